@@ -1,0 +1,42 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "app/command.h"
+
+namespace calla {
+namespace {
+
+int main_checked(int argc, char** argv) {
+  CLI::App app{"Calla runs Qwen3.6-35B-A3B on your own machine."};
+  app.set_version_flag("--version", "calla " CALLA_VERSION);
+  app.require_subcommand(1);
+  app.footer("Without a model of your own, every command uses Bud, the tiny model that comes with Calla.\n"
+             "`calla COMMAND --help` explains each command.");
+  Run run;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help and --version
+    std::fprintf(stderr, "calla: %s (try --help)\n", e.what());
+    return kExitUsage;
+  }
+  const Result<void> result = run();
+  if (result) return kExitOk;
+  std::fprintf(stderr, "calla: %s\n", result.error().message.c_str());
+  return kExitFailure;
+}
+
+}  // namespace
+}  // namespace calla
+
+int main(int argc, char** argv) {
+  try {
+    return calla::main_checked(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "calla: out of memory\n");
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "calla: internal error: %s\n", e.what());
+  }
+  return calla::kExitFailure;
+}

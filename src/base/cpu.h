@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+namespace calla {
+
+// What the processor and the kernel of the machine offer to this process.
+struct CpuInfo {
+  std::string name;
+  bool avx2 = false;  // with FMA and F16C
+  bool avx512_vnni = false;
+  bool amx_int8 = false;
+  bool neon_dotprod = false;
+  bool neon_i8mm = false;
+  int cores = 1;  // processors this process may run on: affinity and cgroup quota respected, at least 1
+};
+
+const CpuInfo& cpu_info();
+
+}  // namespace calla
