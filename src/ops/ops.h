@@ -1,7 +1,7 @@
 #pragma once
 
 // The verbs that the page of the model (model/forward.h) is written in, with the equation of each. A backend provides them all for
-// its own memory; ops/reference.h is the plain f64 form that every other one is tested against.
+// its own memory; backend/reference is the plain f64 form that every other one is tested against.
 //
 // m is the number of rows (tokens) of a pass; they belong to one or more runs, each a stretch of consecutive positions of one sequence.
 // Activations are row-major matrices of O::Real. Output matrices never alias inputs unless a verb says so.
