@@ -14,6 +14,7 @@ int main_checked(int argc, char** argv) {
   app.footer("Without a model of your own, every command uses Bud, the tiny model that comes with Calla.\n"
              "`calla COMMAND --help` explains each command.");
   Run run;
+  add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
