@@ -21,12 +21,13 @@ namespace calla {
 struct StateShape {
   explicit StateShape(const ModelConfig& c)
       : kv_heads(c.kv_heads), v_heads(c.v_heads), channels(c.conv_channels()), attention_layers(c.attention_layers()),
-        delta_layers(c.delta_layers()) {
+        delta_layers(c.delta_layers()), attends(c.attends) {
     int attention = 0, delta = 0;
-    for (bool attends : c.attends) slot.push_back(attends ? attention++ : delta++);
+    for (bool a : c.attends) slot.push_back(a ? attention++ : delta++);
   }
   int kv_heads, v_heads, channels, attention_layers, delta_layers;
-  std::vector<int> slot;  // layer → its index among the layers of its kind
+  std::vector<bool> attends;  // layer → its kind
+  std::vector<int> slot;      // layer → its index among the layers of its kind
 
   size_t recurrent_size() const { return size_t(delta_layers) * v_heads * kGdnDim * kGdnDim; }
   size_t window_size() const { return size_t(delta_layers) * (kConvTaps - 1) * channels; }

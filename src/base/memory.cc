@@ -1,0 +1,50 @@
+#include "base/memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace calla {
+namespace {
+
+constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+
+uint64_t meminfo(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  uint64_t kib = 0;
+  while (file >> name >> kib) {
+    if (name == key + ":") return kib * 1024;
+    std::getline(file, unit);
+  }
+  return kNoLimit;
+}
+
+uint64_t cgroup(const char* path) {
+  std::ifstream file(path);
+  uint64_t bytes = 0;
+  return file >> bytes ? bytes : kNoLimit;  // "max" is no number
+}
+
+}  // namespace
+
+uint64_t available_memory() {
+  const uint64_t limit = cgroup("/sys/fs/cgroup/memory.max");
+  uint64_t left = kNoLimit;
+  if (limit != kNoLimit) {
+    // The page cache counts as current usage but can be reclaimed; what matters is anonymous memory, which `stat` lists as "anon".
+    std::ifstream file("/sys/fs/cgroup/memory.stat");
+    std::string name;
+    uint64_t value = 0, anonymous = 0;
+    while (file >> name >> value) {
+      if (name == "anon") anonymous = value;
+    }
+    left = limit > anonymous ? limit - anonymous : 0;
+  }
+  return std::min(meminfo("MemAvailable"), left);
+}
+
+uint64_t total_memory() { return std::min(meminfo("MemTotal"), cgroup("/sys/fs/cgroup/memory.max")); }
+
+}  // namespace calla

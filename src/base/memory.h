@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+
+namespace calla {
+
+// Bytes of memory that this process could still take without swapping: MemAvailable of the system, or what is left of the cgroup's
+// limit where that is less.
+uint64_t available_memory();
+
+// Bytes of memory of the machine.
+uint64_t total_memory();
+
+}  // namespace calla

@@ -1,0 +1,82 @@
+#include "engine/runner.h"
+
+#include <fmt/format.h>
+
+#include "backend/reference/ops_reference.h"
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "base/pool.h"
+#include "base/progress.h"
+#include "engine/host_runner.h"
+
+namespace calla {
+namespace {
+
+Result<std::unique_ptr<RunnerModel>> open_model(const std::filesystem::path& dir) {
+  CALLA_ASSIGN(Checkpoint checkpoint, Checkpoint::open(dir));
+  auto model = std::make_unique<RunnerModel>(RunnerModel{std::move(checkpoint), {}, nullptr});
+  CALLA_ASSIGN(model->weights, bind_weights(model->checkpoint));
+  return model;
+}
+
+Result<void> check_options(const RunnerOptions& o, const ModelConfig& config) {
+  if (o.context < 1 || o.context > config.max_positions) {
+    return invalid(fmt::format("a context of {} is not possible: this model has positions 1 to {}", o.context, config.max_positions));
+  }
+  if (o.sequences < 1 || o.sequences > 4096) return invalid(fmt::format("{} sequences: expected 1 to 4096", o.sequences));
+  if (o.chunk < 1 || o.chunk > 8192) return invalid(fmt::format("a chunk of {} rows: expected 1 to 8192", o.chunk));
+  if (o.threads < 0 || o.threads > 64) return invalid(fmt::format("{} threads: expected 1 to 64, or 0 for all", o.threads));
+  return {};
+}
+
+template <Ops O>
+uint64_t scratch_bytes(const ModelConfig& c, int rows) {
+  const uint64_t per_row = 4 * uint64_t(c.hidden) + (2 * c.heads + 2 * c.kv_heads) * kHeadDim + c.conv_channels() +
+                           c.v_heads * (kGdnDim + 2) + std::max(c.heads * kHeadDim, c.v_heads * kGdnDim);
+  return sizeof(typename O::Real) * (per_row * rows + uint64_t(std::min(rows, kMaxLogitRows)) * (c.vocab + c.hidden)) +
+         sizeof(float) * uint64_t(c.vocab);
+}
+
+template <Ops O>
+MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
+  const StateShape shape(model.weights.config);
+  using Runner = HostRunner<O>;
+  MemoryPlan plan;
+  plan.weights = model.checkpoint.total_bytes();
+  plan.kv = uint64_t(Runner::page_limit(o)) * shape.page_size() * sizeof(typename Runner::Kv);
+  plan.recurrent = o.sequences * (shape.recurrent_size() + shape.window_size()) * sizeof(typename O::Real);
+  plan.scratch = scratch_bytes<O>(model.weights.config, o.chunk);
+  return plan;
+}
+
+MemoryPlan plan(const RunnerModel& model, const RunnerOptions& o) {
+  if (o.backend == RunnerOptions::Backend::kReference) return plan_for<ReferenceOps>(model, o);
+  return plan_for<ReferenceOps>(model, o);
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const std::filesystem::path& dir, const RunnerOptions& options) {
+  CALLA_ASSIGN(const auto model, open_model(dir));
+  CALLA_TRY(check_options(options, model->weights.config));
+  return plan(*model, options);
+}
+
+Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, const RunnerOptions& options) {
+  CALLA_ASSIGN(auto model, open_model(dir));
+  const ModelConfig& config = model->weights.config;
+  CALLA_TRY(check_options(options, config));
+  const uint64_t needed = plan(*model, options).anonymous();
+  if (const uint64_t available = available_memory(); needed > available) {
+    return fail(Error::Code::kMemory, fmt::format("this plan needs {} of memory besides the weights, and {} is available: "
+                                                  "choose a smaller --context (now {})",
+                                                  format_bytes(needed), format_bytes(available), options.context));
+  }
+  if (options.backend == RunnerOptions::Backend::kReference) {
+    auto op = std::make_unique<ReferenceOps>(config);
+    return std::make_unique<HostRunner<ReferenceOps>>(std::move(model), std::move(op), options);
+  }
+  return fail(Error::Code::kUnsupported, "the CPU backend is not in this build");
+}
+
+}  // namespace calla
