@@ -21,6 +21,9 @@ target_compile_options(calla_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -
 target_link_libraries(calla_flags INTERFACE tl::expected)
 # Without contraction, a plain multiply and add gives the same bits on every compiler and ISA; kernels ask for FMA by name.
 target_compile_options(calla_flags INTERFACE -ffp-contract=off)
+if(CALLA_WERROR)
+  target_compile_options(calla_flags INTERFACE -Werror)
+endif()
 if(CALLA_SANITIZE)
   target_compile_options(calla_flags INTERFACE -fsanitize=${CALLA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(calla_flags INTERFACE -fsanitize=${CALLA_SANITIZE})

@@ -1,0 +1,73 @@
+# Two commands do everything on a fresh Debian 12 (as root, or with sudo):
+#   make run     builds Calla and talks to Bud, the built-in model (PROMPT="…" asks one question)
+#   make test    builds and passes the tests
+# The rest is for contributors; AGENTS.md says when to use what.
+
+BUILD := build/release
+JOBS := $(shell nproc)
+say = @printf '\n== %s\n' $(1)
+
+.PHONY: run test check sanitize fuzz tidy bench format install clean deps deps-test
+
+run: deps
+	$(call say,"building calla (the first time takes about two minutes)")
+	@cmake --preset release -DCALLA_BUILD_TESTS=OFF -Wno-dev > build/configure.log 2>&1 || (cat build/configure.log; exit 1)
+	@cmake --build --preset release --target calla
+	$(call say,"starting Bud")
+	@if [ -z "$(PROMPT)" ] && [ -t 0 ] && [ -t 1 ]; then exec $(BUILD)/calla chat; \
+	 else exec $(BUILD)/calla run "$${PROMPT:-Tell me a story that begins: Once upon a time, a little fox found a red kite.}"; fi
+
+test: deps-test
+	$(call say,"building calla and its tests")
+	@cmake --preset release -DCALLA_BUILD_TESTS=ON -DCALLA_WERROR=ON -Wno-dev > build/configure.log 2>&1 || (cat build/configure.log; exit 1)
+	@cmake --build --preset release
+	$(call say,"running the tests")
+	@ctest --preset release -j $(JOBS)
+
+# Rules that no compiler checks: the order of the libraries, self-contained headers, ISA files without weak symbols, the format.
+check: deps-test
+	$(call say,"checking the order of the libraries")
+	@tools/check_layers.sh
+	$(call say,"checking that every header compiles alone")
+	@tools/check_headers.sh
+	$(call say,"checking the symbols of the ISA files")
+	@tools/check_weak_symbols.sh $(BUILD)
+	$(call say,"checking the format")
+	@git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
+
+# Everything again under AddressSanitizer and UndefinedBehaviorSanitizer, and the threads under ThreadSanitizer.
+sanitize: deps-test
+	$(call say,"building and testing with AddressSanitizer and UndefinedBehaviorSanitizer")
+	@cmake --preset asan -Wno-dev > /dev/null && cmake --build --preset asan && ctest --preset asan -j $(JOBS) -LE slow
+	$(call say,"building and testing the threads with ThreadSanitizer")
+	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu \
+	 && ctest --preset tsan -R '^(base|backend_cpu)$$'
+
+# SECONDS of libFuzzer for each target, under ASan and UBSan.
+SECONDS ?= 20
+fuzz: deps-test
+	$(call say,"building the fuzzers")
+	@cmake --preset fuzz -Wno-dev > /dev/null && cmake --build --preset fuzz
+	@tools/run_fuzzers.sh build/fuzz $(SECONDS)
+
+tidy: deps-test
+	@cmake --preset dev -Wno-dev > /dev/null && git ls-files 'src/*.cc' | xargs -P $(JOBS) -n 4 clang-tidy-19 -p build/dev --quiet
+
+bench: deps-test
+	@cmake --preset release -DCALLA_BUILD_BENCH=ON -Wno-dev > /dev/null && cmake --build --preset release
+	@for b in $(BUILD)/*_bench; do $$b; done
+
+format:
+	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+
+install: deps
+	@cmake --preset release -Wno-dev > /dev/null && cmake --build --preset release --target calla && cmake --install $(BUILD)
+
+deps:
+	@mkdir -p build && tools/install_deps.sh run
+
+deps-test:
+	@mkdir -p build && tools/install_deps.sh run test
+
+clean:
+	rm -rf build
