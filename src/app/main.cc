@@ -11,8 +11,9 @@ int main_checked(int argc, char** argv) {
   CLI::App app{"Calla runs Qwen3.6-35B-A3B on your own machine."};
   app.set_version_flag("--version", "calla " CALLA_VERSION);
   app.require_subcommand(1);
-  app.footer("Without a model of your own, every command uses Bud, the tiny model that comes with Calla.\n"
-             "`calla COMMAND --help` explains each command.");
+  app.footer(
+      "Without a model of your own, every command uses Bud, the tiny model that comes with Calla.\n"
+      "`calla COMMAND --help` explains each command.");
   Run run;
   add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
   try {

@@ -11,7 +11,9 @@ struct bf16 {
 };
 static_assert(sizeof(bf16) == 2);
 
-constexpr float to_f32(bf16 v) { return std::bit_cast<float>(uint32_t{v.bits} << 16); }
+constexpr float to_f32(bf16 v) {
+  return std::bit_cast<float>(uint32_t{v.bits} << 16);
+}
 
 // Rounds to nearest, ties to even. NaN stays NaN (quiet, sign kept), infinities stay.
 constexpr bf16 to_bf16(float v) {

@@ -7,9 +7,10 @@ namespace calla {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const char* why);
 }
 
-#define CHECK(condition, why) \
-  do {                        \
-    if (!(condition)) [[unlikely]] ::calla::check_failed(__FILE__, __LINE__, #condition, why); \
+#define CHECK(condition, why)                                     \
+  do {                                                            \
+    if (!(condition)) [[unlikely]]                                \
+      ::calla::check_failed(__FILE__, __LINE__, #condition, why); \
   } while (0)
 
 #ifdef NDEBUG

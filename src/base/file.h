@@ -14,7 +14,8 @@ namespace calla {
 // The whole file. Refuses anything that is not a regular file, or larger than `limit` bytes.
 Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit = uint64_t{1} << 31);
 
-// Writes through a temporary file in the same folder, syncs, renames: the path holds the old content or the new, never a part.
+// Writes through a temporary file in the same folder, syncs, renames: the path holds the old content or the new, never
+// a part.
 Result<void> write_file(const std::filesystem::path& path, std::string_view content);
 
 // A file mapped for reading. Move-only. The mapping is shared with the page cache; nothing is copied.

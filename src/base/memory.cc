@@ -33,7 +33,8 @@ uint64_t available_memory() {
   const uint64_t limit = cgroup("/sys/fs/cgroup/memory.max");
   uint64_t left = kNoLimit;
   if (limit != kNoLimit) {
-    // The page cache counts as current usage but can be reclaimed; what matters is anonymous memory, which `stat` lists as "anon".
+    // The page cache counts as current usage but can be reclaimed; what matters is anonymous memory, which `stat` lists
+    // as "anon".
     std::ifstream file("/sys/fs/cgroup/memory.stat");
     std::string name;
     uint64_t value = 0, anonymous = 0;
@@ -45,6 +46,8 @@ uint64_t available_memory() {
   return std::min(meminfo("MemAvailable"), left);
 }
 
-uint64_t total_memory() { return std::min(meminfo("MemTotal"), cgroup("/sys/fs/cgroup/memory.max")); }
+uint64_t total_memory() {
+  return std::min(meminfo("MemTotal"), cgroup("/sys/fs/cgroup/memory.max"));
+}
 
 }  // namespace calla

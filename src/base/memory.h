@@ -4,8 +4,8 @@
 
 namespace calla {
 
-// Bytes of memory that this process could still take without swapping: MemAvailable of the system, or what is left of the cgroup's
-// limit where that is less.
+// Bytes of memory that this process could still take without swapping: MemAvailable of the system, or what is left of
+// the cgroup's limit where that is less.
 uint64_t available_memory();
 
 // Bytes of memory of the machine.

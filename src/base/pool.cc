@@ -22,14 +22,16 @@ inline void relax() {
 #endif
 }
 
-// About 20 µs of pauses, then some yields: a region of a decode step lasts 10 to 500 µs, so the next one usually starts meanwhile.
+// About 20 µs of pauses, then some yields: a region of a decode step lasts 10 to 500 µs, so the next one usually starts
+// meanwhile.
 constexpr int kSpins = 2000;
 constexpr int kYields = 50;
 
 }  // namespace
 
-// The gate is one word: generation << 16 | open << 15 | workers inside. A region is open while indices remain; a worker enters only by
-// a compare-and-swap on an open gate, so one that wakes late stays outside and `job` and `next` change only when nobody is inside.
+// The gate is one word: generation << 16 | open << 15 | workers inside. A region is open while indices remain; a worker
+// enters only by a compare-and-swap on an open gate, so one that wakes late stays outside and `job` and `next` change
+// only when nobody is inside.
 struct Pool::Impl {
   static constexpr uint64_t kOpen = 1u << 15;
   static constexpr uint64_t kInside = kOpen - 1;
@@ -46,9 +48,7 @@ struct Pool::Impl {
   ~Impl() {
     stop.store(true);
     gate.fetch_add(kGeneration);
-    {
-      const std::lock_guard lock(mutex);
-    }
+    { const std::lock_guard lock(mutex); }
     wake.notify_all();
     for (auto& w : workers) w.join();
   }
@@ -98,7 +98,8 @@ struct Pool::Impl {
     job = {fn, ctx, n};
     next.store(0, std::memory_order_relaxed);
     gate.store((gate.load() / kGeneration + 1) * kGeneration + kOpen);
-    if (sleepers.load() > 0) {  // both sequentially consistent: a worker about to sleep sees the gate, or is counted here
+    if (sleepers.load() >
+        0) {  // both sequentially consistent: a worker about to sleep sees the gate, or is counted here
       const std::lock_guard lock(mutex);
       wake.notify_all();
     }
@@ -131,7 +132,9 @@ Pool::Pool(int threads) {
 
 Pool::~Pool() = default;
 
-int Pool::threads() const { return impl_->count; }
+int Pool::threads() const {
+  return impl_->count;
+}
 
 void Pool::run_erased(int n, Fn fn, const void* ctx) {
   if (n <= 0) return;

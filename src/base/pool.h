@@ -5,10 +5,11 @@
 
 namespace calla {
 
-// A fork-join pool: `run(n, f)` calls f(i) once for every i in [0, n) on the caller and its workers and returns when all are done.
-// Indices are handed out one by one from a shared counter, so a worker that the system takes away delays only the index it holds.
-// Workers spin for a few microseconds, then yield, then sleep, so that the hundreds of regions of one token start quickly and an
-// idle engine uses no processor. One thread at a time may call run(); f must not throw.
+// A fork-join pool: `run(n, f)` calls f(i) once for every i in [0, n) on the caller and its workers and returns when
+// all are done. Indices are handed out one by one from a shared counter, so a worker that the system takes away delays
+// only the index it holds. Workers spin for a few microseconds, then yield, then sleep, so that the hundreds of regions
+// of one token start quickly and an idle engine uses no processor. One thread at a time may call run(); f must not
+// throw.
 class Pool {
  public:
   // threads: including the caller, 1 to 64; 0 means cpu_info().cores.
@@ -21,12 +22,14 @@ class Pool {
 
   template <class F>
   void run(int n, const F& f) {
-    run_erased(n, [](const void* ctx, int i, int) { (*static_cast<const F*>(ctx))(i); }, &f);
+    run_erased(
+        n, [](const void* ctx, int i, int) { (*static_cast<const F*>(ctx))(i); }, &f);
   }
   // f(i, thread): thread in [0, threads()), each used by one index at a time (for per-thread scratch).
   template <class F>
   void run_on(int n, const F& f) {
-    run_erased(n, [](const void* ctx, int i, int t) { (*static_cast<const F*>(ctx))(i, t); }, &f);
+    run_erased(
+        n, [](const void* ctx, int i, int t) { (*static_cast<const F*>(ctx))(i, t); }, &f);
   }
 
  private:

@@ -56,11 +56,13 @@ void Progress::draw() {
   const double rate = seconds > 0 ? static_cast<double>(done_) / seconds : 0;
   const int width = 24;
   const int filled = static_cast<int>(share * width + 0.5);
-  const std::string left = share > 0 && share < 1 ? format_duration(seconds * (1 - share) / share) : format_duration(seconds);
+  const std::string left =
+      share > 0 && share < 1 ? format_duration(seconds * (1 - share) / share) : format_duration(seconds);
   const std::string speed =
       unit_ == Unit::kBytes ? format_bytes(static_cast<uint64_t>(rate)) + "/s" : fmt::format("{:.1f}/s", rate);
   std::fprintf(stderr, "\r%s [%s%s] %3.0f%% %s %s %s\x1b[K", label_.c_str(), std::string(filled, '#').c_str(),
-               std::string(width - filled, '.').c_str(), share * 100, speed.c_str(), share < 1 ? "left" : "in", left.c_str());
+               std::string(width - filled, '.').c_str(), share * 100, speed.c_str(), share < 1 ? "left" : "in",
+               left.c_str());
   std::fflush(stderr);
   drawn_ = true;
 }

@@ -6,9 +6,9 @@
 
 namespace calla {
 
-// A progress line on standard error: done/total, rate and time left. Drawn only on a terminal, at most ten times a second and
-// only once the work has lasted half a second; on anything else it prints one plain line at the end of long work (over two seconds).
-// Not thread-safe: one thread reports.
+// A progress line on standard error: done/total, rate and time left. Drawn only on a terminal, at most ten times a
+// second and only once the work has lasted half a second; on anything else it prints one plain line at the end of long
+// work (over two seconds). Not thread-safe: one thread reports.
 class Progress {
  public:
   enum class Unit { kBytes, kItems };

@@ -35,18 +35,18 @@ using Result = tl::expected<T, Error>;
 }  // namespace calla
 
 // Returns the error of `expr` (a Result) from the enclosing function, if it has one.
-#define CALLA_TRY(expr)                                                                    \
-  do {                                                                                     \
-    if (auto calla_result_ = (expr); !calla_result_) {                                     \
-      return tl::unexpected<::calla::Error>(std::move(calla_result_).error());             \
-    }                                                                                      \
+#define CALLA_TRY(expr)                                                        \
+  do {                                                                         \
+    if (auto calla_result_ = (expr); !calla_result_) {                         \
+      return tl::unexpected<::calla::Error>(std::move(calla_result_).error()); \
+    }                                                                          \
   } while (0)
 
 // `CALLA_ASSIGN(auto x, expr)`: x takes the value of `expr` (a Result), or the enclosing function returns its error.
 #define CALLA_ASSIGN(lhs, expr) CALLA_ASSIGN_(lhs, expr, CALLA_CAT_(calla_result_, __LINE__))
 #define CALLA_CAT_(a, b) CALLA_CAT2_(a, b)
 #define CALLA_CAT2_(a, b) a##b
-#define CALLA_ASSIGN_(lhs, expr, tmp)                                  \
-  auto tmp = (expr);                                                   \
+#define CALLA_ASSIGN_(lhs, expr, tmp)                                      \
+  auto tmp = (expr);                                                       \
   if (!tmp) return tl::unexpected<::calla::Error>(std::move(tmp).error()); \
   lhs = std::move(*tmp)

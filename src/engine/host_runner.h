@@ -94,7 +94,8 @@ class HostRunner final : public Runner {
     std::erase_if(marks, [&](const auto& m) { return m->position == sequence.position(); });
     if (marks.size() == kMarks) marks.erase(marks.begin());
     const State& state = own(sequence).state;
-    auto mark = std::make_shared<Mark>(Mark{sequence.position(), copy(state.recurrent_all()), copy(state.window_all())});
+    auto mark =
+        std::make_shared<Mark>(Mark{sequence.position(), copy(state.recurrent_all()), copy(state.window_all())});
     marks.push_back(std::move(mark));
     return {};
   }
@@ -135,7 +136,8 @@ class HostRunner final : public Runner {
     CALLA_ASSIGN(const StateFile file, StateFile::open(path, model_->checkpoint));
     const int count = static_cast<int>(file.tokens().size());
     if (count > options_.context) {
-      return invalid(fmt::format("{} holds {} tokens, more than the context of {}", path.string(), count, options_.context));
+      return invalid(
+          fmt::format("{} holds {} tokens, more than the context of {}", path.string(), count, options_.context));
     }
     if (!s->state.reserve(0, count)) return no_pages();
     CALLA_TRY(file.read(s->state));
@@ -180,9 +182,12 @@ class HostRunner final : public Runner {
 
   static size_t logit_rows(const Step& step) {
     switch (step.logits) {
-      case Step::Logits::kNone: return 0;
-      case Step::Logits::kLast: return step.tokens.empty() ? 0 : 1;
-      case Step::Logits::kAll: return step.tokens.size();
+      case Step::Logits::kNone:
+        return 0;
+      case Step::Logits::kLast:
+        return step.tokens.empty() ? 0 : 1;
+      case Step::Logits::kAll:
+        return step.tokens.size();
     }
     return 0;
   }
@@ -260,7 +265,8 @@ class HostRunner final : public Runner {
       cursor.done += piece.count;
       for (int r = 0; r < piece.wanted; ++r, ++row) {
         const auto from = scratch_.logits[row];
-        std::ranges::transform(from, logits.data() + cursor.logit_row++ * from.size(), [](Real v) { return static_cast<float>(v); });
+        std::ranges::transform(from, logits.data() + cursor.logit_row++ * from.size(),
+                               [](Real v) { return static_cast<float>(v); });
       }
     }
   }

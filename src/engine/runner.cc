@@ -21,11 +21,14 @@ Result<std::unique_ptr<RunnerModel>> open_model(const std::filesystem::path& dir
 
 Result<void> check_options(const RunnerOptions& o, const ModelConfig& config) {
   if (o.context < 1 || o.context > config.max_positions) {
-    return invalid(fmt::format("a context of {} is not possible: this model has positions 1 to {}", o.context, config.max_positions));
+    return invalid(fmt::format("a context of {} is not possible: this model has positions 1 to {}", o.context,
+                               config.max_positions));
   }
-  if (o.sequences < 1 || o.sequences > 4096) return invalid(fmt::format("{} sequences: expected 1 to 4096", o.sequences));
+  if (o.sequences < 1 || o.sequences > 4096)
+    return invalid(fmt::format("{} sequences: expected 1 to 4096", o.sequences));
   if (o.chunk < 1 || o.chunk > 8192) return invalid(fmt::format("a chunk of {} rows: expected 1 to 8192", o.chunk));
-  if (o.threads < 0 || o.threads > 64) return invalid(fmt::format("{} threads: expected 1 to 64, or 0 for all", o.threads));
+  if (o.threads < 0 || o.threads > 64)
+    return invalid(fmt::format("{} threads: expected 1 to 64, or 0 for all", o.threads));
   return {};
 }
 
@@ -68,9 +71,10 @@ Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, co
   CALLA_TRY(check_options(options, config));
   const uint64_t needed = plan(*model, options).anonymous();
   if (const uint64_t available = available_memory(); needed > available) {
-    return fail(Error::Code::kMemory, fmt::format("this plan needs {} of memory besides the weights, and {} is available: "
-                                                  "choose a smaller --context (now {})",
-                                                  format_bytes(needed), format_bytes(available), options.context));
+    return fail(Error::Code::kMemory,
+                fmt::format("this plan needs {} of memory besides the weights, and {} is available: "
+                            "choose a smaller --context (now {})",
+                            format_bytes(needed), format_bytes(available), options.context));
   }
   if (options.backend == RunnerOptions::Backend::kReference) {
     auto op = std::make_unique<ReferenceOps>(config);

@@ -12,8 +12,8 @@
 
 namespace calla {
 
-// A sequence: the tokens that have gone through the model and the state they left. Made by a Runner, and only for that Runner.
-// Destroying it frees its memory; the Runner must outlive it.
+// A sequence: the tokens that have gone through the model and the state they left. Made by a Runner, and only for that
+// Runner. Destroying it frees its memory; the Runner must outlive it.
 class Sequence {
  public:
   virtual ~Sequence() = default;
@@ -35,15 +35,15 @@ struct Step {
 struct RunnerOptions {
   enum class Backend : uint8_t { kCpu, kReference };
   Backend backend = Backend::kCpu;
-  int threads = 0;           // 0: as many as the process may use
-  std::string cpu_isa;       // "", "scalar", "avx2": force a kernel table
-  int context = 4096;        // most positions of one sequence; sets the size of the page pool
-  int sequences = 1;         // how many full contexts the page pool holds
-  int chunk = 512;           // most rows of one pass; longer prompts go in chunks
+  int threads = 0;      // 0: as many as the process may use
+  std::string cpu_isa;  // "", "scalar", "avx2": force a kernel table
+  int context = 4096;   // most positions of one sequence; sets the size of the page pool
+  int sequences = 1;    // how many full contexts the page pool holds
+  int chunk = 512;      // most rows of one pass; longer prompts go in chunks
 };
 
-// The one virtual seam of the engine: everything above it (server, chat, sampler) sees tokens and logits, never a tensor.
-// One thread at a time may use a Runner and its sequences.
+// The one virtual seam of the engine: everything above it (server, chat, sampler) sees tokens and logits, never a
+// tensor. One thread at a time may use a Runner and its sequences.
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -52,23 +52,26 @@ class Runner {
 
   virtual Result<std::unique_ptr<Sequence>> start() = 0;
 
-  // Several sequences in one pass; a sequence may appear once. Prompts longer than the chunk are split. `logits` becomes
-  // [rows asked for, vocab], in the order of the steps. On an error (a token outside the vocabulary, context exceeded, no pages left:
-  // checked before any work) no sequence has changed.
-  // `progress`, when given, is called after each pass with the number of tokens done so far; returning false cancels: the sequences
-  // then hold the tokens of the passes that ran, and the error is kCancelled.
+  // Several sequences in one pass; a sequence may appear once. Prompts longer than the chunk are split. `logits`
+  // becomes [rows asked for, vocab], in the order of the steps. On an error (a token outside the vocabulary, context
+  // exceeded, no pages left: checked before any work) no sequence has changed. `progress`, when given, is called after
+  // each pass with the number of tokens done so far; returning false cancels: the sequences then hold the tokens of the
+  // passes that ran, and the error is kCancelled.
   using Progress = bool (*)(void* ctx, int done);
   virtual Result<void> forward(std::span<const Step> steps, std::vector<float>& logits, Progress progress = nullptr,
                                void* ctx = nullptr) = 0;
 
-  // A second sequence with the same tokens and state; the common pages are shared. A snapshot is a fork that is kept and not fed.
+  // A second sequence with the same tokens and state; the common pages are shared. A snapshot is a fork that is kept
+  // and not fed.
   virtual Result<std::unique_ptr<Sequence>> fork(const Sequence& sequence) = 0;
   // `sequence` becomes what `snapshot` is.
   virtual Result<void> restore(Sequence& sequence, const Sequence& snapshot) = 0;
-  // Keeps the recurrent part of the present state (the newest four marks of a sequence are kept), so that rollback to here is cheap.
+  // Keeps the recurrent part of the present state (the newest four marks of a sequence are kept), so that rollback to
+  // here is cheap.
   virtual Result<void> mark(Sequence& sequence) = 0;
-  // Takes the last `count` tokens back, 0 to position(). Restores the newest mark at or before the target, or the empty state, and feeds
-  // the tokens between again: a recurrent state cannot be cut, so this is exact and costs what lies between.
+  // Takes the last `count` tokens back, 0 to position(). Restores the newest mark at or before the target, or the empty
+  // state, and feeds the tokens between again: a recurrent state cannot be cut, so this is exact and costs what lies
+  // between.
   virtual Result<void> rollback(Sequence& sequence, int count) = 0;
 
   // One file a sequence, atomic. load() checks that the file was written for these weights.
@@ -78,10 +81,10 @@ class Runner {
 
 // What a runner with these options will need, in bytes.
 struct MemoryPlan {
-  uint64_t weights = 0;        // mapped from the checkpoint, reclaimable page cache
-  uint64_t kv = 0;             // all pages of the pool
-  uint64_t recurrent = 0;      // states of `sequences` sequences
-  uint64_t scratch = 0;        // activations, logits, per-thread buffers
+  uint64_t weights = 0;    // mapped from the checkpoint, reclaimable page cache
+  uint64_t kv = 0;         // all pages of the pool
+  uint64_t recurrent = 0;  // states of `sequences` sequences
+  uint64_t scratch = 0;    // activations, logits, per-thread buffers
   uint64_t anonymous() const { return kv + recurrent + scratch; }
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// A sequence on disk: a safetensors file with its tokens, the keys and values of its positions, the recurrent matrices, the convolution
-// windows, and a fingerprint of the weights that made them.
+// A sequence on disk: a safetensors file with its tokens, the keys and values of its positions, the recurrent matrices,
+// the convolution windows, and a fingerprint of the weights that made them.
 
 #include <algorithm>
 #include <cstdint>
@@ -35,12 +35,14 @@ class StateFile {
   static Result<StateFile> open(const std::filesystem::path& path, const Checkpoint& checkpoint);
   const std::vector<int32_t>& tokens() const { return tokens_; }
 
-  // Copies the state in. REQUIRES: room for tokens().size() positions is reserved. An error leaves `state` partly written.
+  // Copies the state in. REQUIRES: room for tokens().size() positions is reserved. An error leaves `state` partly
+  // written.
   template <class Kv, class Real>
   Result<void> read(HostState<Kv, Real>& state) const {
     const StateShape& s = state.shape();
     const auto n = static_cast<int64_t>(tokens_.size());
-    CALLA_ASSIGN(const auto recurrent, tensor("recurrent", dtype_of<Real>(), {s.delta_layers, s.v_heads, kGdnDim, kGdnDim}));
+    CALLA_ASSIGN(const auto recurrent,
+                 tensor("recurrent", dtype_of<Real>(), {s.delta_layers, s.v_heads, kGdnDim, kGdnDim}));
     CALLA_ASSIGN(const auto window, tensor("window", dtype_of<Real>(), {s.delta_layers, kConvTaps - 1, s.channels}));
     CALLA_ASSIGN(const auto kv, tensor("kv", dtype_of<Kv>(), {s.attention_layers, 2, s.kv_heads, n, kHeadDim}));
     std::memcpy(state.recurrent_all().data(), recurrent.data(), recurrent.size());
@@ -53,7 +55,8 @@ class StateFile {
     return {};
   }
 
-  // Calls f(block, bytes) for each stretch of keys or values inside a page, in file order: layer, which, head, position.
+  // Calls f(block, bytes) for each stretch of keys or values inside a page, in file order: layer, which, head,
+  // position.
   template <class Kv, class Real, class F>
   static void for_each_block(const HostState<Kv, Real>& state, int64_t positions, const F& f) {
     const StateShape& s = state.shape();
@@ -71,17 +74,18 @@ class StateFile {
   }
 
  private:
-  Result<std::span<const std::byte>> tensor(std::string_view name, Dtype dtype, const std::vector<int64_t>& shape) const;
+  Result<std::span<const std::byte>> tensor(std::string_view name, Dtype dtype,
+                                            const std::vector<int64_t>& shape) const;
   SafetensorsFile file_;
   std::vector<int32_t> tokens_;
 };
 
-Result<void> write_state_tensors(const std::filesystem::path& path, const Checkpoint& checkpoint, std::span<const int32_t> tokens,
-                                 std::vector<TensorData> tensors);
+Result<void> write_state_tensors(const std::filesystem::path& path, const Checkpoint& checkpoint,
+                                 std::span<const int32_t> tokens, std::vector<TensorData> tensors);
 
 template <class Kv, class Real>
-Result<void> write_state_file(const std::filesystem::path& path, const Checkpoint& checkpoint, std::span<const int32_t> tokens,
-                              const HostState<Kv, Real>& state) {
+Result<void> write_state_file(const std::filesystem::path& path, const Checkpoint& checkpoint,
+                              std::span<const int32_t> tokens, const HostState<Kv, Real>& state) {
   const StateShape& s = state.shape();
   const auto n = static_cast<int64_t>(tokens.size());
   Buffer<Kv> kv(size_t(s.attention_layers) * 2 * s.kv_heads * n * kHeadDim);

@@ -12,11 +12,12 @@
 
 namespace calla {
 
-// A checkpoint folder: config.json, and safetensors as one file, as shards named by model.safetensors.index.json, plus mtp.safetensors
-// where present. Owns the mappings; move-only; const methods are thread-safe.
+// A checkpoint folder: config.json, and safetensors as one file, as shards named by model.safetensors.index.json, plus
+// mtp.safetensors where present. Owns the mappings; move-only; const methods are thread-safe.
 class Checkpoint {
  public:
-  // Opens and checks everything except what a tensor means: every shard of the index exists, holds what the index says, no tensor twice.
+  // Opens and checks everything except what a tensor means: every shard of the index exists, holds what the index says,
+  // no tensor twice.
   static Result<Checkpoint> open(const std::filesystem::path& dir);
 
   const std::filesystem::path& dir() const { return dir_; }

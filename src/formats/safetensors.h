@@ -1,6 +1,7 @@
 #pragma once
 
-// safetensors: u64 little-endian header length, JSON header {name: {dtype, shape, data_offsets}}, then the tensors' bytes.
+// safetensors: u64 little-endian header length, JSON header {name: {dtype, shape, data_offsets}}, then the tensors'
+// bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +30,8 @@ struct TensorView {
 
 class SafetensorsFile {
  public:
-  // Maps the file and checks the whole header: sizes, overlaps, gaps, dtype × shape against the byte range, the end of the file.
+  // Maps the file and checks the whole header: sizes, overlaps, gaps, dtype × shape against the byte range, the end of
+  // the file.
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const MappedFile& file() const { return file_; }
@@ -40,7 +42,8 @@ class SafetensorsFile {
 };
 
 // Header parsing on its own, for the reader and the fuzzer. `file` is the whole file; views point into it.
-Result<std::map<std::string, TensorView, std::less<>>> parse_safetensors(std::span<const std::byte> file, std::string_view name);
+Result<std::map<std::string, TensorView, std::less<>>> parse_safetensors(std::span<const std::byte> file,
+                                                                         std::string_view name);
 
 // Writes small tensor sets in one go (logits, test data); atomic like write_file.
 struct TensorData {

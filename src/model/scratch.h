@@ -10,7 +10,8 @@
 
 namespace calla {
 
-// The activations of one pass in host memory, allocated once for at most `max_rows` rows and `max_logits` rows of logits.
+// The activations of one pass in host memory, allocated once for at most `max_rows` rows and `max_logits` rows of
+// logits.
 template <class Real>
 class HostScratch {
  public:

@@ -1,7 +1,7 @@
 #pragma once
 
-// The state of one sequence in host memory: paged keys and values of the attention layers, and for each delta-net layer the recurrent
-// matrices and the last three inputs of the convolution.
+// The state of one sequence in host memory: paged keys and values of the attention layers, and for each delta-net layer
+// the recurrent matrices and the last three inputs of the convolution.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +20,12 @@ namespace calla {
 // What the state of one sequence looks like, from the config.
 struct StateShape {
   explicit StateShape(const ModelConfig& c)
-      : kv_heads(c.kv_heads), v_heads(c.v_heads), channels(c.conv_channels()), attention_layers(c.attention_layers()),
-        delta_layers(c.delta_layers()), attends(c.attends) {
+      : kv_heads(c.kv_heads),
+        v_heads(c.v_heads),
+        channels(c.conv_channels()),
+        attention_layers(c.attention_layers()),
+        delta_layers(c.delta_layers()),
+        attends(c.attends) {
     int attention = 0, delta = 0;
     for (bool a : c.attends) slot.push_back(a ? attention++ : delta++);
   }
@@ -37,10 +41,12 @@ struct StateShape {
 // Positions in one page. Small enough that a fork copies little, large enough that attention streams whole pages.
 inline constexpr int kPage = 64;
 
-inline size_t StateShape::page_size() const { return size_t(attention_layers) * 2 * kv_heads * kPage * kHeadDim; }
+inline size_t StateShape::page_size() const {
+  return size_t(attention_layers) * 2 * kv_heads * kPage * kHeadDim;
+}
 
-// Pages with reference counts, so that forks share their common prefix. Memory is taken from the system one page at a time and kept for
-// reuse. Not thread-safe: the runner that owns it is used by one thread.
+// Pages with reference counts, so that forks share their common prefix. Memory is taken from the system one page at a
+// time and kept for reuse. Not thread-safe: the runner that owns it is used by one thread.
 template <class Kv>
 class PagePool {
  public:
@@ -80,8 +86,9 @@ class PagePool {
   std::vector<int> free_;
 };
 
-// Kv: how keys and values are stored; Real: recurrent state and window. A page holds, per attention layer, keys then values, each
-// [kv_heads][64][256]. Copying makes a fork: pages are shared until one side writes to them, the recurrent part is copied.
+// Kv: how keys and values are stored; Real: recurrent state and window. A page holds, per attention layer, keys then
+// values, each [kv_heads][64][256]. Copying makes a fork: pages are shared until one side writes to them, the recurrent
+// part is copied.
 template <class Kv, class Real>
 class HostState {
  public:
@@ -99,8 +106,8 @@ class HostState {
   }
   ~HostState() { drop_pages(0); }
 
-  // Makes positions [0, end) addressable and those from `begin` on writable (a shared page is copied). False: no page is left; then
-  // nothing that was readable has changed.
+  // Makes positions [0, end) addressable and those from `begin` on writable (a shared page is copied). False: no page
+  // is left; then nothing that was readable has changed.
   bool reserve(int begin, int end) {
     for (int p = begin / kPage; p < static_cast<int>(pages_.size()) && p * kPage < end; ++p) {
       if (!pool_->shared(pages_[p])) continue;
@@ -129,7 +136,9 @@ class HostState {
     return recurrent_.data() + (size_t(shape_->slot[layer]) * shape_->v_heads + head) * kGdnDim * kGdnDim;
   }
   // Last three inputs of the convolution, oldest first: [3][channels].
-  Real* window(int layer) const { return window_.data() + size_t(shape_->slot[layer]) * (kConvTaps - 1) * shape_->channels; }
+  Real* window(int layer) const {
+    return window_.data() + size_t(shape_->slot[layer]) * (kConvTaps - 1) * shape_->channels;
+  }
 
   const StateShape& shape() const { return *shape_; }
   Buffer<Real>& recurrent_all() { return recurrent_; }

@@ -47,8 +47,8 @@ inline float load_bf16(const std::byte* p, size_t index) {
   return to_f32(v);
 }
 
-// Row `r` of W as real numbers: the meaning of every format. T is float or double; the product scale·code and the sum with the bias
-// are exact in double.
+// Row `r` of W as real numbers: the meaning of every format. T is float or double; the product scale·code and the sum
+// with the bias are exact in double.
 template <class T>
 void dequantize_row(const Linear& w, int r, std::span<T> row) {
   if (w.format == Linear::Format::kBf16) {
@@ -73,7 +73,7 @@ struct Moe {
   Linear router;             // [experts, hidden]
   std::vector<Mlp> experts;  // routed, `top_k` of them per token
   Mlp shared;
-  Linear shared_gate;        // [1, hidden]
+  Linear shared_gate;  // [1, hidden]
   int top_k = 0;
 };
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// MLX affine quantisation, the form of the checkpoint: each row of a matrix is cut into groups of 64 values; w = scale·code + bias
-// with an unsigned code of 4 or 8 bits. Codes are packed into little-endian 32-bit words, lowest bits first; scale and bias are bf16.
+// MLX affine quantisation, the form of the checkpoint: each row of a matrix is cut into groups of 64 values; w =
+// scale·code + bias with an unsigned code of 4 or 8 bits. Codes are packed into little-endian 32-bit words, lowest bits
+// first; scale and bias are bf16.
 
 #include <cstdint>
 #include <span>
@@ -19,8 +20,9 @@ struct AffineGroup {
   uint8_t codes[kGroup];  // 0..15 or 0..255
 };
 
-// MLX's own rule, to the bit (mlx/ops.cpp; facts in docs/formats.md): the edge of larger magnitude is represented exactly, zero stays
-// near a code, scale and bias are rounded to bf16 only after the codes are chosen. w: 64 finite values; bits: 4 or 8.
+// MLX's own rule, to the bit (mlx/ops.cpp; facts in docs/formats.md): the edge of larger magnitude is represented
+// exactly, zero stays near a code, scale and bias are rounded to bf16 only after the codes are chosen. w: 64 finite
+// values; bits: 4 or 8.
 AffineGroup quantize_group(std::span<const float, kGroup> w, int bits);
 
 // Searches scale and bias for a lower squared error at the same size; never worse than quantize_group.

@@ -8,9 +8,15 @@
 namespace calla {
 namespace {
 
-double sigmoid(double t) { return 1 / (1 + std::exp(-t)); }
-double silu(double t) { return t * sigmoid(t); }
-double softplus(double t) { return t > 0 ? t + std::log1p(std::exp(-t)) : std::log1p(std::exp(t)); }
+double sigmoid(double t) {
+  return 1 / (1 + std::exp(-t));
+}
+double silu(double t) {
+  return t * sigmoid(t);
+}
+double softplus(double t) {
+  return t > 0 ? t + std::log1p(std::exp(-t)) : std::log1p(std::exp(t));
+}
 
 double dot(std::span<const double> a, std::span<const double> b) {
   double sum = 0;
@@ -94,7 +100,8 @@ void ReferenceOps::norm_rope(Matrix qg, Matrix k, Vec q_norm, Vec k_norm, const 
   };
   for (const auto& run : b.runs) {
     for (int i = 0; i < run.count; ++i) {
-      for (int h = 0; h < config_.heads; ++h) one_head(qg.row(run.row + i) + h * 2 * kHeadDim, q_norm, run.position + i);
+      for (int h = 0; h < config_.heads; ++h)
+        one_head(qg.row(run.row + i) + h * 2 * kHeadDim, q_norm, run.position + i);
       for (int h = 0; h < config_.kv_heads; ++h) one_head(k.row(run.row + i) + h * kHeadDim, k_norm, run.position + i);
     }
   }
@@ -103,7 +110,8 @@ void ReferenceOps::norm_rope(Matrix qg, Matrix k, Vec q_norm, Vec k_norm, const 
 void ReferenceOps::attend(Matrix qg, Matrix k, Matrix v, const Batch<State>& b, int layer, Matrix o) {
   for (const auto& run : b.runs) {
     const auto cached = [&](int which, int head, int position) {
-      return std::span<double>(run.state->kv(layer, position / kPage, which, head) + position % kPage * kHeadDim, kHeadDim);
+      return std::span<double>(run.state->kv(layer, position / kPage, which, head) + position % kPage * kHeadDim,
+                               kHeadDim);
     };
     for (int i = 0; i < run.count; ++i) {
       for (int h = 0; h < config_.kv_heads; ++h) {
@@ -151,8 +159,8 @@ void ReferenceOps::conv_silu(Matrix qkv, Vec conv, const Batch<State>& b, int la
   }
 }
 
-void ReferenceOps::delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b, int layer,
-                              Matrix o) {
+void ReferenceOps::delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b,
+                              int layer, Matrix o) {
   const int key_width = config_.k_heads * kGdnDim;
   // MLX normalises with rms_norm (eps 1e-6), so eps on Σx² is 128·1e-6.
   const auto unit = [](std::span<const double> x) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The verbs in double precision, written as the equations read: the oracle of the whole engine. Nothing here is fast on purpose.
-// Epsilons follow MLX's form of the model (docs/numerics.md).
+// The verbs in double precision, written as the equations read: the oracle of the whole engine. Nothing here is fast on
+// purpose. Epsilons follow MLX's form of the model (docs/numerics.md).
 
 #include <initializer_list>
 #include <span>
@@ -31,7 +31,8 @@ class ReferenceOps {
   void attend(Matrix qg, Matrix k, Matrix v, const Batch<State>& b, int layer, Matrix o);
 
   void conv_silu(Matrix qkv, Vec conv, const Batch<State>& b, int layer);
-  void delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b, int layer, Matrix o);
+  void delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b, int layer,
+                  Matrix o);
   void gated_rmsnorm(Matrix o, Matrix z, Vec gamma, Matrix y);
 
   void moe(Matrix x, const Moe& w, Matrix y);
