@@ -1,15 +1,12 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "app/command.h"
-#include "base/file.h"
+#include "app/input.h"
 #include "text/tokenizer.h"
 
 namespace calla {
@@ -21,24 +18,9 @@ struct Options {
   bool special = false;
 };
 
-Result<std::string> read_stdin() {
-  std::string content;
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
-    if (n == 0) return content;
-    if (n > 0) {
-      content.append(buffer, static_cast<size_t>(n));
-    } else if (errno != EINTR) {
-      return fail(Error::Code::kIo,
-                  fmt::format("cannot read standard input: {}", std::generic_category().message(errno)));
-    }
-  }
-}
-
 Result<void> tokenize(const Options& options) {
   CALLA_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.model));
-  CALLA_ASSIGN(const std::string text, options.file == "-" ? read_stdin() : read_file(options.file));
+  CALLA_ASSIGN(const std::string text, read_input(options.file));
   std::vector<int32_t> ids;
   if (options.special) {
     ids = tokenizer.encode_official(text);

@@ -16,6 +16,7 @@ int main_checked(int argc, char** argv) {
       "`calla COMMAND --help` explains each command.");
   Run run;
   add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
+  add_render(*app.add_subcommand("render", "Show the prompt that a chat request becomes"), run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

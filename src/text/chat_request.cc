@@ -1,0 +1,238 @@
+#include "text/chat_request.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "text/chat_json.h"
+
+namespace calla {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view type_name(const Json& v) {
+  if (v.is_number() || v.is_binary()) return "a number";  // binary: a big integer
+  if (v.is_string()) return "a string";
+  if (v.is_boolean()) return "a boolean";
+  if (v.is_array()) return "an array";
+  if (v.is_object()) return "an object";
+  return "null";
+}
+
+tl::unexpected<Error> wrong_type(std::string_view path, std::string_view expected, const Json& got) {
+  return invalid(fmt::format("{} must be {}, not {}", path, expected, type_name(got)));
+}
+
+// The member, or null where there is none (or `object` is none): absent and null mean the same in all fields read here.
+const Json& member(const Json& object, const char* key) {
+  static const Json kNull;
+  if (!object.is_object()) return kNull;
+  const auto found = object.find(key);
+  return found == object.end() ? kNull : *found;
+}
+
+std::string_view text_of(const Json& v) {
+  return v.is_string() ? std::string_view(v.get_ref<const std::string&>()) : std::string_view();
+}
+
+class Reader {
+ public:
+  Reader(const Json& request, ChatRules rules) : request_(request), lenient_(rules == ChatRules::kLenient) {}
+
+  Result<Conversation> read() {
+    if (!request_.is_object()) return wrong_type("request", "an object", request_);
+    CALLA_TRY(read_options());
+    CALLA_TRY(read_tools());
+    const Json& messages = member(request_, "messages");
+    if (!messages.is_array() && !messages.is_null()) return wrong_type("messages", "an array", messages);
+    for (size_t i = 0; i < messages.size(); ++i) CALLA_TRY(read_message(messages[i], fmt::format("messages[{}]", i)));
+    return std::move(out_);
+  }
+
+ private:
+  // A flag of the template, from chat_template_kwargs or beside it.
+  Result<std::optional<bool>> flag(const char* name) const {
+    const Json& inner = member(member(request_, "chat_template_kwargs"), name);
+    const Json& value = inner.is_null() ? member(request_, name) : inner;
+    if (value.is_null()) return std::nullopt;
+    if (!value.is_boolean())
+      return wrong_type(fmt::format("{}{}", inner.is_null() ? "" : "chat_template_kwargs.", name), "a boolean", value);
+    return value.get<bool>();
+  }
+
+  Result<void> read_options() {
+    const Json& kwargs = member(request_, "chat_template_kwargs");
+    if (!kwargs.is_object() && !kwargs.is_null()) return wrong_type("chat_template_kwargs", "an object", kwargs);
+    CALLA_ASSIGN(out_.thinking, flag("enable_thinking"));
+    if (lenient_ && !out_.thinking && text_of(member(request_, "reasoning_effort")) == "none") out_.thinking = false;
+    CALLA_ASSIGN(const auto preserve, flag("preserve_thinking"));
+    CALLA_ASSIGN(const auto vision_id, flag("add_vision_id"));
+    CALLA_ASSIGN(const auto generate, flag("add_generation_prompt"));
+    out_.preserve_thinking = preserve.value_or(false);
+    out_.add_vision_id = vision_id.value_or(false);
+    out_.add_generation_prompt = generate.value_or(true);
+    return {};
+  }
+
+  Result<void> read_tools() {
+    const Json& tools = member(request_, "tools");
+    if (tools.is_null()) return {};
+    if (!tools.is_array()) return wrong_type("tools", "an array", tools);
+    for (size_t i = 0; i < tools.size(); ++i) {
+      if (!tools[i].is_object()) return wrong_type(fmt::format("tools[{}]", i), "an object", tools[i]);
+      const Json& type = member(tools[i], "type");
+      if (lenient_ && !type.is_null() && text_of(type) != "function") continue;
+      out_.tools.push_back(python_json(tools[i]));
+    }
+    return {};
+  }
+
+  Result<ChatRole> read_role(const Json& role, const std::string& path) const {
+    const std::string_view name = text_of(role);
+    if (name == "system" || (lenient_ && name == "developer")) return ChatRole::kSystem;
+    if (name == "user") return ChatRole::kUser;
+    if (name == "assistant") return ChatRole::kAssistant;
+    if (name == "tool") return ChatRole::kTool;
+    return invalid(fmt::format("{}.role is {}; expected system, user, assistant or tool", path,
+                               role.is_string() ? fmt::format("\"{}\"", name) : std::string(type_name(role))));
+  }
+
+  Result<void> read_message(const Json& message, const std::string& path) {
+    if (!message.is_object()) return wrong_type(path, "an object", message);
+    ChatMessage m;
+    CALLA_ASSIGN(m.role, read_role(member(message, "role"), path));
+    const bool system = m.role == ChatRole::kSystem;
+    bool dropped = false;
+    const Json& content = member(message, "content");
+    const std::string content_path = path + ".content";
+    if (content.is_string()) {
+      m.content.push_back({ChatPart::Kind::kText, content.get<std::string>()});
+    } else if (content.is_array()) {
+      for (size_t i = 0; i < content.size(); ++i) {
+        CALLA_ASSIGN(ChatPart part, read_part(content[i], fmt::format("{}[{}]", content_path, i)));
+        m.content.push_back(std::move(part));
+      }
+    } else if (!content.is_null()) {
+      return wrong_type(content_path, "a string, an array of parts or null", content);
+    }
+    for (size_t i = 0; system && i < m.content.size(); ++i) {
+      if (m.content[i].kind == ChatPart::Kind::kText) continue;
+      return invalid(fmt::format("{}[{}]: a system message cannot contain images or videos", content_path, i));
+    }
+    if (system && lenient_) {
+      dropped = std::erase_if(m.content, [](const ChatPart& p) { return p.text.starts_with("x-anthropic-"); }) > 0 &&
+                m.content.empty();
+    }
+    if (m.role == ChatRole::kAssistant) {
+      read_reasoning(message, m);
+      CALLA_TRY(read_calls(member(message, "tool_calls"), path + ".tool_calls", m));
+    }
+    if (!dropped) out_.messages.push_back(std::move(m));
+    return {};
+  }
+
+  // The template's order of questions: a part with an image key is an image even if it also has a text.
+  Result<ChatPart> read_part(const Json& part, const std::string& path) const {
+    if (!part.is_object()) return wrong_type(path, "an object", part);
+    const Json& type_field = member(part, "type");
+    const std::string_view type = text_of(type_field);
+    if (part.contains("image") || part.contains("image_url") || type == "image")
+      return ChatPart{ChatPart::Kind::kImage, {}};
+    if (part.contains("video") || type == "video") return ChatPart{ChatPart::Kind::kVideo, {}};
+    const char* text_key = "text";
+    if (!part.contains("text") && lenient_) {
+      if (type == "image_url" || type == "input_image") return ChatPart{ChatPart::Kind::kImage, {}};
+      if (type == "video_url" || type == "input_video") return ChatPart{ChatPart::Kind::kVideo, {}};
+      if (type == "refusal") text_key = "refusal";
+    }
+    if (!part.contains(text_key)) {
+      return invalid(fmt::format("{}.type {}: expected a part with text, or an image or video", path,
+                                 type_field.is_string() ? fmt::format("\"{}\" is not supported", type) : "is missing"));
+    }
+    const Json& text = member(part, text_key);
+    if (!text.is_string()) return wrong_type(fmt::format("{}.{}", path, text_key), "a string", text);
+    return ChatPart{ChatPart::Kind::kText, text.get<std::string>()};
+  }
+
+  // The template takes reasoning_content only if it is a string and ignores anything else there.
+  void read_reasoning(const Json& message, ChatMessage& m) const {
+    const Json& official = member(message, "reasoning_content");
+    const Json& alias = member(message, "reasoning");
+    if (official.is_string()) {
+      m.reasoning = official.get<std::string>();
+    } else if (lenient_ && !text_of(alias).empty()) {
+      m.reasoning = text_of(alias);
+    }
+  }
+
+  Result<void> read_calls(const Json& calls, const std::string& path, ChatMessage& m) const {
+    if (calls.is_null()) return {};
+    if (!calls.is_array()) return wrong_type(path, "an array", calls);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      std::string at = fmt::format("{}[{}]", path, i);
+      const Json* call = &calls[i];
+      if (!call->is_object()) return wrong_type(at, "an object", *call);
+      if (const auto inner = call->find("function"); inner != call->end()) {
+        call = &*inner;
+        at += ".function";
+        if (!call->is_object()) return wrong_type(at, "an object", *call);
+      }
+      const Json& name = member(*call, "name");
+      if (!name.is_string()) return wrong_type(at + ".name", "a string", name);
+      ChatToolCall& out = m.tool_calls.emplace_back();
+      out.name = name.get<std::string>();
+      if (const auto arguments = call->find("arguments"); arguments != call->end()) {
+        CALLA_TRY(read_arguments(*arguments, at + ".arguments", out));
+      }
+    }
+    return {};
+  }
+
+  Result<void> read_arguments(const Json& arguments, const std::string& path, ChatToolCall& call) const {
+    if (arguments.is_object()) {
+      add_arguments(arguments, call);
+      return {};
+    }
+    if (!lenient_) return wrong_type(path, "an object", arguments);
+    if (arguments.is_null()) return {};
+    const std::string raw = arguments.is_string() ? arguments.get<std::string>() : python_json(arguments);
+    if (raw.find_first_not_of(" \t\r\n") == raw.npos) return {};
+    const auto parsed = parse_json(raw);
+    if (parsed && parsed->is_object()) {
+      add_arguments(*parsed, call);
+    } else if (!parsed || !parsed->is_null()) {
+      call.arguments.push_back({"arguments", raw, false});
+    }
+    return {};
+  }
+
+  static void add_arguments(const Json& object, ChatToolCall& call) {
+    for (const auto& [name, value] : object.items()) {
+      const bool is_json = !value.is_string();
+      call.arguments.push_back({name, is_json ? python_json(value) : value.get<std::string>(), is_json});
+    }
+  }
+
+  const Json& request_;
+  const bool lenient_;
+  Conversation out_;
+};
+
+}  // namespace
+
+Result<Conversation> read_conversation(const Json& request, ChatRules rules) {
+  if (deeper_than(request, kMaxJsonDepth))
+    return invalid(fmt::format("request: nested deeper than {} levels", kMaxJsonDepth));
+  return Reader(request, rules).read();
+}
+
+Result<Conversation> parse_conversation(std::string_view json, ChatRules rules) {
+  auto request = parse_json(json);
+  if (!request) return invalid(fmt::format("request: {}", request.error().message));
+  return Reader(*request, rules).read();
+}
+
+}  // namespace calla

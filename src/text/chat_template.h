@@ -1,0 +1,99 @@
+#pragma once
+
+// The chat template: from a conversation to the text that the model was trained to continue.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "text/prompt.h"
+
+namespace calla {
+
+// One piece of a message's content. An image or video is a placeholder here; its pixels travel apart from the text.
+struct ChatPart {
+  enum class Kind : uint8_t { kText, kImage, kVideo };
+  Kind kind = Kind::kText;
+  std::string text;  // of kText
+};
+
+struct ChatArgument {
+  std::string name;
+  std::string value;     // a string's own letters, or the JSON text (python_json) of anything else
+  bool is_json = false;  // which of the two
+};
+
+struct ChatToolCall {
+  std::string name;
+  std::vector<ChatArgument> arguments;
+};
+
+enum class ChatRole : uint8_t { kSystem, kUser, kAssistant, kTool };
+
+struct ChatMessage {
+  ChatRole role = ChatRole::kUser;
+  std::vector<ChatPart> content;  // what the model reads is the parts' concatenation: how a text is cut does not matter
+  std::optional<std::string>
+      reasoning;  // of an assistant; unset: taken from a <think> block in the content, if there is one
+  std::vector<ChatToolCall> tool_calls;  // of an assistant
+};
+
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  std::vector<std::string>
+      tools;  // each tool's definition, outer {"type": "function", …} included, as one line (python_json)
+  bool add_generation_prompt = true;  // end with the header of the answer that the model is to write
+  std::optional<bool> thinking;       // whether that answer starts with reasoning; unset: the template's default
+  bool preserve_thinking =
+      false;                   // keep the reasoning of finished turns, which makes a growing history append-only (3.6)
+  bool add_vision_id = false;  // number the images and videos: "Picture 1: "
+};
+
+// How much is accepted.
+enum class ChatRules : uint8_t {
+  kOfficial,  // what the official template accepts, and its errors
+  kLenient,   // that, rendered to the same bytes, and the harmless departures that real clients make
+};
+
+// A template of this model family, known by content. Rendering is ours; the result equals the official Jinja text byte
+// for byte. Immutable and safe to use from several threads.
+class ChatTemplate {
+ public:
+  enum class Version : uint8_t {
+    kQwen36,
+    kQwen35,       // no preserve_thinking; true, false and null among a call's arguments print as True, False and None
+    kQwen35Small,  // as kQwen35, and without a word about thinking the answer does not think
+  };
+
+  explicit ChatTemplate(Version version) : version_(version) {}
+  // From a checkpoint's folder: chat_template.jinja, else chat_template in tokenizer_config.json.
+  static Result<ChatTemplate> load(const std::filesystem::path& folder);
+  // By the text of the Jinja file. Line ends and the end of the file do not matter; any other difference is an unknown
+  // template, which is refused: guessing would answer, but worse, and nobody would know why.
+  static Result<ChatTemplate> identify(std::string_view jinja);
+  // By name: "qwen3.6", "qwen3.5", "qwen3.5-small".
+  static Result<ChatTemplate> named(std::string_view name);
+
+  Version version() const { return version_; }
+  std::string_view name() const;
+
+  // The result's controls are the template's own markers. Content never holds one, whatever it spells.
+  //
+  // Official rules refuse a system message that is not the first, and a conversation without a user's query (a user
+  // message that is not all <tool_response>…</tool_response>). Lenient rules render them:
+  //   * system messages at the start are one system turn, their texts joined by a blank line; later ones are turns of
+  //   their own,
+  //     in place, so that what was said before keeps its tokens;
+  //   * without a query, every assistant turn counts as part of the running one and keeps its reasoning.
+  // Both refuse an empty conversation and images or videos in a system message.
+  Result<Prompt> render(const Conversation& conversation, ChatRules rules = ChatRules::kLenient) const;
+
+ private:
+  Version version_;
+};
+
+}  // namespace calla
