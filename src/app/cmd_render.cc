@@ -62,7 +62,8 @@ class Command {
     }
     CALLA_ASSIGN(chat_, options_.template_name.empty() ? ChatTemplate::load(options_.model)
                                                        : ChatTemplate::named(options_.template_name));
-    if (options_.ids) CALLA_ASSIGN(tokenizer_, Tokenizer::load(options_.model));
+    if (!options_.ids) return {};
+    CALLA_ASSIGN(tokenizer_, Tokenizer::load(options_.model));
     return {};
   }
 

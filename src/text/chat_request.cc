@@ -137,8 +137,7 @@ class Reader {
   // The template's order of questions: a part with an image key is an image even if it also has a text.
   Result<ChatPart> read_part(const Json& part, const std::string& path) const {
     if (!part.is_object()) return wrong_type(path, "an object", part);
-    const Json& type_field = member(part, "type");
-    const std::string_view type = text_of(type_field);
+    const std::string_view type = text_of(member(part, "type"));
     if (part.contains("image") || part.contains("image_url") || type == "image")
       return ChatPart{ChatPart::Kind::kImage, {}};
     if (part.contains("video") || type == "video") return ChatPart{ChatPart::Kind::kVideo, {}};
@@ -149,8 +148,10 @@ class Reader {
       if (type == "refusal") text_key = "refusal";
     }
     if (!part.contains(text_key)) {
-      return invalid(fmt::format("{}.type {}: expected a part with text, or an image or video", path,
-                                 type_field.is_string() ? fmt::format("\"{}\" is not supported", type) : "is missing"));
+      if (type.empty() || type.ends_with("text")) {
+        return invalid(fmt::format("{}.text is missing, and it is no image or video", path));
+      }
+      return invalid(fmt::format("{}.type \"{}\" is not supported; expected text, image_url or video", path, type));
     }
     const Json& text = member(part, text_key);
     if (!text.is_string()) return wrong_type(fmt::format("{}.{}", path, text_key), "a string", text);

@@ -461,7 +461,7 @@ MEANING = {
     "System message cannot contain images.": r"cannot contain images",
     "System message cannot contain videos.": r"cannot contain .*videos",
     "Unexpected message role.": r"\.role is",
-    "Unexpected item type in content.": r"\.content\[\d+\]\.type",
+    "Unexpected item type in content.": r"\.content\[\d+\]\.(type|text|refusal)",
     "Unexpected content type.": r"\.content must be",
 }
 
