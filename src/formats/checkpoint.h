@@ -12,6 +12,10 @@
 
 namespace calla {
 
+// Tensor → shard, as model.safetensors.index.json tells it. Shard names with a folder in them are refused.
+using IndexMap = std::map<std::string, std::string, std::less<>>;
+Result<IndexMap> parse_index(std::string_view json);
+
 // A checkpoint folder: config.json, and safetensors as one file, as shards named by model.safetensors.index.json, plus
 // mtp.safetensors where present. Owns the mappings; move-only; const methods are thread-safe.
 class Checkpoint {
@@ -22,15 +26,19 @@ class Checkpoint {
 
   const std::filesystem::path& dir() const { return dir_; }
   const ModelConfig& config() const { return config_; }
-  const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
+  const TensorMap& tensors() const { return tensors_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  uint64_t total_bytes() const;
+  uint64_t total_bytes() const;  // of all tensors
+  // The path of the file that holds a tensor, for messages.
+  std::string file_of(const TensorView& tensor) const;
 
  private:
+  Result<void> add(SafetensorsFile file);
+  Result<void> open_shards();
   std::filesystem::path dir_;
   ModelConfig config_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, TensorView, std::less<>> tensors_;
+  TensorMap tensors_;
 };
 
 }  // namespace calla

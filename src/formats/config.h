@@ -25,6 +25,7 @@ struct ModelConfig {
   float norm_eps = 1e-6f;
   double rope_theta = 1e7;
   int mtp_layers = 0;        // declared; what counts is whether the tensors are there
+  bool tied = false;         // the head is the embedding
   std::vector<int32_t> eos;  // union of all ids that config.json names, ascending
 
   // MLX quantisation; bits 0 means "not quantised".
@@ -32,7 +33,7 @@ struct ModelConfig {
     int bits = 0;  // default of all quantised matrices
     int group = 64;
     std::map<std::string, int, std::less<>> overrides;  // module name → bits (0: left unquantised)
-    int bits_of(std::string_view module) const;
+    int bits_of(std::string_view module) const;         // module: its full name in the file, without ".weight"
   } quantization;
 
   int attention_layers() const;
@@ -40,7 +41,9 @@ struct ModelConfig {
   int conv_channels() const { return (2 * k_heads + v_heads) * 128; }
 };
 
-// Parses the text of config.json. Errors name the key, its value and what was expected.
+// Parses the text of config.json. Errors name the key, its value and what was expected. Keys that change nothing here
+// are ignored; a key that asks for another computation (a bias, another activation, YaRN, dense layers) is
+// kUnsupported.
 Result<ModelConfig> parse_config(std::string_view json);
 
 // generation_config.json: defaults for sampling. Absent keys keep the defaults below (greedy off, no filters).

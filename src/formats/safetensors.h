@@ -28,22 +28,25 @@ struct TensorView {
   std::span<const std::byte> data;
 };
 
+using TensorMap = std::map<std::string, TensorView, std::less<>>;
+
 class SafetensorsFile {
  public:
   // Maps the file and checks the whole header: sizes, overlaps, gaps, dtype × shape against the byte range, the end of
   // the file.
   static Result<SafetensorsFile> open(const std::filesystem::path& path);
-  const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
+  const TensorMap& tensors() const { return tensors_; }
   const MappedFile& file() const { return file_; }
 
  private:
   MappedFile file_;
-  std::map<std::string, TensorView, std::less<>> tensors_;
+  TensorMap tensors_;
 };
 
-// Header parsing on its own, for the reader and the fuzzer. `file` is the whole file; views point into it.
-Result<std::map<std::string, TensorView, std::less<>>> parse_safetensors(std::span<const std::byte> file,
-                                                                         std::string_view name);
+// Header parsing on its own, for the reader and the fuzzer. `file` is the whole file; views point into it. `name`
+// starts every message. A truncated file is kIo ("file short"); everything else that is wrong with it is kInvalid, or
+// kUnsupported for a dtype we do not know.
+Result<TensorMap> parse_safetensors(std::span<const std::byte> file, std::string_view name);
 
 // Writes small tensor sets in one go (logits, test data); atomic like write_file.
 struct TensorData {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -39,20 +40,33 @@ struct Layer {
   Moe moe;
 };
 
+// The head that guesses one token further: x = fc·[norm(embedding of the next token); norm(hidden)], one layer, norm,
+// the shared head.
+struct Mtp {
+  Linear fc;  // [hidden, 2·hidden], embedding half first
+  std::vector<float> norm_embedding, norm_hidden;
+  Layer layer;  // attends
+  std::vector<float> norm;
+};
+
 struct Weights {
   ModelConfig config;
   Linear tokens;  // [vocab, hidden]
   std::vector<Layer> layers;
   std::vector<float> norm;  // [hidden]
   Linear head;              // [vocab, hidden]
-  bool has_mtp = false;     // MTP tensors are present (found, checked, not yet used)
+  std::optional<Mtp> mtp;   // where its tensors are present: config.json promises it even when they are not
+  bool has_mtp = false;
 
-  // Bytes of weights that one decoded token reads: what memory bandwidth bounds decode by.
+  // Bytes of weights that one decoded token reads, as stored: what memory bandwidth bounds decode by. Leaves out the
+  // embedding row and the layer norms (0.02 %).
   uint64_t bytes_per_token() const;
 };
 
-// Finds every tensor that the config asks for, checks dtype, shape and byte range, and refuses tensors that it does not
-// know. Vision tensors are skipped by name. The checkpoint must outlive the weights.
+// Finds every tensor that the config asks for, checks dtype and shape, and refuses tensors that it does not know
+// (kInvalid; a tensor that is not there is kNotFound). Vision tensors are skipped by name. The checkpoint must outlive
+// the weights. docs/formats.md has the names. Whether a checkpoint is raw (zero-centred norms) is told by the shape of
+// conv1d alone.
 Result<Weights> bind_weights(const Checkpoint& checkpoint);
 
 }  // namespace calla
