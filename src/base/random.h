@@ -19,7 +19,7 @@ class Random {
   // Uniform in [0, 1), 53 bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
   // Uniform in [0, n), n > 0; the bias is below n/2^64.
-  uint64_t below(uint64_t n) { return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * n) >> 64); }
+  uint64_t below(uint64_t n) { return static_cast<uint64_t>((static_cast<Wide>(next()) * n) >> 64); }
   // Standard normal, by Box and Muller.
   double normal() {
     const double r = std::sqrt(-2.0 * std::log(1.0 - uniform()));
@@ -27,6 +27,7 @@ class Random {
   }
 
  private:
+  __extension__ using Wide = unsigned __int128;
   uint64_t state_;
 };
 
