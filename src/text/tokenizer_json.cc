@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -48,6 +50,15 @@ bool append_token_bytes(std::string_view spelling, std::string& out) {
     out += static_cast<char>(kByteOfChar[c]);
   }
   return true;
+}
+
+// A string from the file for a message: as JSON in ASCII, so that it is one line and harmless on a terminal; long ones
+// are cut.
+std::string in_quotes(std::string_view s) {
+  constexpr size_t kLimit = 80;
+  const nlohmann::json json(s.substr(0, kLimit));
+  return json.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace) +
+         (s.size() > kLimit ? "…" : "");
 }
 
 template <class T>
@@ -105,7 +116,7 @@ struct Node {
   Result<void> type_must_be(std::string_view expected) const {
     CALLA_ASSIGN(const Node type, at("type"));
     CALLA_ASSIGN(const std::string_view name, type.get<std::string_view>());
-    if (name != expected) return type.error(fmt::format("is \"{}\"; only \"{}\" is supported", name, expected));
+    if (name != expected) return type.error(fmt::format("is {}; only \"{}\" is supported", in_quotes(name), expected));
     return {};
   }
   Result<int32_t> id() const {
@@ -222,7 +233,7 @@ class TokenizerReader {
     if (!added) return {};
     CALLA_ASSIGN(const object entries, added->get<object>());
     for (const auto [key, value] : entries) {
-      const Node token{value, added->child_path(key)};
+      const Node token{value, added->child_path(in_quotes(key))};
       int32_t id = -1;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (error != std::errc() || end != key.data() + key.size() || id < 0 || static_cast<uint64_t>(id) >= kMaxIds) {
@@ -244,7 +255,7 @@ class TokenizerReader {
     CALLA_ASSIGN(const Node content, token.at("content"));
     CALLA_ASSIGN(const std::string_view text, content.get<std::string_view>());
     if (text.empty()) return content.error("is empty");
-    if (t_.control_id(text)) return content.error(fmt::format("\"{}\" is defined before, differently", text));
+    if (t_.control_id(text)) return content.error(fmt::format("{} is defined before, differently", in_quotes(text)));
     if (!t_.vocab_.add_hidden(id, text)) return token.error(fmt::format("has the id {}, which is taken", id));
     t_.controls_.push_back(id);
     t_.kinds_.resize(std::max(t_.kinds_.size(), static_cast<size_t>(id) + 1));
@@ -255,7 +266,7 @@ class TokenizerReader {
   Result<void> read_vocab(const Node& vocab, const object& entries) {
     for (const auto [key, value] : entries) {
       const auto error = [&, k = key](std::string_view what) {
-        return vocab.error(fmt::format("gives the token \"{}\" {}", k, what));
+        return vocab.error(fmt::format("gives the token {} {}", in_quotes(k), what));
       };
       uint64_t id = 0;
       if (value.get(id) != simdjson::SUCCESS || id >= kMaxIds) {
@@ -271,7 +282,7 @@ class TokenizerReader {
     }
     for (const int32_t id : t_.controls_) {
       if (t_.vocab_.find(t_.bytes(id)) != Vocab::kNone) {
-        return vocab.error(fmt::format("gives the added token \"{}\" another id", t_.bytes(id)));
+        return vocab.error(fmt::format("gives the added token {} another id", in_quotes(t_.bytes(id))));
       }
     }
     return {};
@@ -314,10 +325,11 @@ class TokenizerReader {
     // Tokens are normally listed in the order of their merges, so the next id is the first guess.
     const int32_t guess = last_merged_ + 1;
     const int32_t merged = t_.bytes(guess) == all && !t_.is_control(guess) ? guess : t_.vocab_.find(all);
-    if (left_id == Vocab::kNone) return invalid(fmt::format("has \"{}\", which is not in the vocabulary", left));
-    if (right_id == Vocab::kNone) return invalid(fmt::format("has \"{}\", which is not in the vocabulary", right));
+    if (left_id == Vocab::kNone) return invalid(fmt::format("has {}, which is not in the vocabulary", in_quotes(left)));
+    if (right_id == Vocab::kNone)
+      return invalid(fmt::format("has {}, which is not in the vocabulary", in_quotes(right)));
     if (merged == Vocab::kNone)
-      return invalid(fmt::format("makes \"{}{}\", which is not in the vocabulary", left, right));
+      return invalid(fmt::format("makes {}, which is not in the vocabulary", in_quotes(std::string(left) += right)));
     last_merged_ = merged;
     return Bpe::Merge{left_id, right_id, merged};
   }
