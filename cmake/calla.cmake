@@ -55,7 +55,7 @@ function(calla_library folder)
   # Files of one ISA are named *_avx2.cc and so on; only they may use its instructions.
   foreach(source ${sources})
     if(source MATCHES "_avx2\\.cc$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-fno-lto")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-fno-exceptions;-fno-lto")
     endif()
   endforeach()
 endfunction()

@@ -1,0 +1,276 @@
+// AVX2, FMA and F16C. This file and its parts may use nothing but intrinsics, <cstdint> and constexpr headers: any inline function
+// of a common header that were compiled here could be the copy that the linker keeps for processors without AVX2.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "backend/cpu/kernels.h"
+#include "ops/dims.h"
+
+namespace calla {
+namespace {
+
+constexpr int kGroup = 64;
+
+#include "backend/cpu/kernels_avx2_vector.inc"
+
+#include "backend/cpu/kernels_avx2_matmul.inc"
+
+// ---- rows
+
+inline float sum_of_squares(const float* x, int n) {
+  Vec8 sum[4] = {};
+  int i = 0;
+  for (; i + 32 <= n; i += 32) {
+    for (int j = 0; j < 4; ++j) {
+      const Vec8 v = load(x + i + 8 * j);
+      sum[j] = _mm256_fmadd_ps(v, v, sum[j]);
+    }
+  }
+  for_vectors(n - i, [&](auto in, auto) {
+    const Vec8 v = in(x + i);
+    sum[0] = _mm256_fmadd_ps(v, v, sum[0]);
+  });
+  return sum_of(_mm256_add_ps(_mm256_add_ps(sum[0], sum[1]), _mm256_add_ps(sum[2], sum[3])));
+}
+
+// v^-½ by the exact square root and division.
+inline float inverse_root(float v) { return 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(v))); }
+
+inline float inverse_rms(const float* x, float eps, int n) { return inverse_root(sum_of_squares(x, n) / static_cast<float>(n) + eps); }
+
+void rmsnorm(const float* x, const float* gamma, float eps, int n, float* y) noexcept {
+  const Vec8 scale = set(inverse_rms(x, eps, n));
+  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_mul_ps(_mm256_mul_ps(in(x), scale), in(gamma))); });
+}
+
+void add_rmsnorm(float* x, const float* y, const float* gamma, float eps, int n, float* h) noexcept {
+  for_vectors(n, [&](auto in, auto out) { out(x, _mm256_add_ps(in(x), in(y))); });
+  rmsnorm(x, gamma, eps, n, h);
+}
+
+void gated_rmsnorm(const float* o, const float* gamma, const float* z, float eps, int n, float* y) noexcept {
+  const Vec8 scale = set(inverse_rms(o, eps, n));
+  for_vectors(n, [&](auto in, auto out) {
+    out(y, _mm256_mul_ps(_mm256_mul_ps(_mm256_mul_ps(in(o), scale), in(gamma)), silu8(in(z))));
+  });
+}
+
+void l2norm(const float* x, float eps, float scale, int n, float* y) noexcept {
+  const Vec8 factor = set(inverse_root(sum_of_squares(x, n) + eps) * scale);
+  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_mul_ps(in(x), factor)); });
+}
+
+void axpy(float a, const float* x, int n, float* y) noexcept {
+  const Vec8 factor = set(a);
+  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_fmadd_ps(factor, in(x), in(y))); });
+}
+
+void silu_mul(const float* gate, const float* up, int n, float* y) noexcept {
+  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_mul_ps(silu8(in(gate)), in(up))); });
+}
+
+void sigmoid_mul(const float* x, float a, const float* gate, int n, float* y) noexcept {
+  const Vec8 factor = set(a);
+  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_mul_ps(_mm256_mul_ps(in(x), factor), sigmoid8(in(gate)))); });
+}
+
+void rope(float* x, const float* cos, const float* sin) noexcept {
+  constexpr int kHalf = kRotary / 2;
+  for (int j = 0; j < kHalf; j += 8) {
+    const Vec8 lo = load(x + j), hi = load(x + j + kHalf), c = load(cos + j), s = load(sin + j);
+    store(x + j, _mm256_fmsub_ps(lo, c, _mm256_mul_ps(hi, s)));
+    store(x + j + kHalf, _mm256_fmadd_ps(hi, c, _mm256_mul_ps(lo, s)));
+  }
+}
+
+void to_bf16(const float* x, int n, uint16_t* y) noexcept {
+  for (int i = 0; i < n; ++i) {
+    uint32_t u;
+    __builtin_memcpy(&u, x + i, 4);
+    const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    y[i] = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded);
+  }
+}
+
+void exp_all(const float* x, int n, float* y) noexcept {
+  for_vectors(n, [&](auto in, auto out) { out(y, exp8(in(x))); });
+}
+void sigmoid_all(const float* x, int n, float* y) noexcept {
+  for_vectors(n, [&](auto in, auto out) { out(y, sigmoid8(in(x))); });
+}
+
+// ---- convolution
+
+void conv_silu(float* x, const float* conv, float* oldest, const float* middle, const float* newest, int n) noexcept {
+  int c = 0;
+  for (; c + 8 <= n; c += 8) {
+    // Taps of eight channels, [channel][4] → [tap][channel].
+    const float* tap = conv + 4 * c;
+    const Vec8 l0 = load(tap), l1 = load(tap + 8), l2 = load(tap + 16), l3 = load(tap + 24);
+    const Vec8 a0 = _mm256_permute2f128_ps(l0, l2, 0x20), a1 = _mm256_permute2f128_ps(l0, l2, 0x31);
+    const Vec8 a2 = _mm256_permute2f128_ps(l1, l3, 0x20), a3 = _mm256_permute2f128_ps(l1, l3, 0x31);
+    const Vec8 b0 = _mm256_unpacklo_ps(a0, a1), b1 = _mm256_unpacklo_ps(a2, a3);
+    const Vec8 b2 = _mm256_unpackhi_ps(a0, a1), b3 = _mm256_unpackhi_ps(a2, a3);
+    const Vec8 now = load(x + c);
+    Vec8 sum = _mm256_mul_ps(_mm256_shuffle_ps(b0, b1, 0x44), load(oldest + c));
+    sum = _mm256_fmadd_ps(_mm256_shuffle_ps(b0, b1, 0xee), load(middle + c), sum);
+    sum = _mm256_fmadd_ps(_mm256_shuffle_ps(b2, b3, 0x44), load(newest + c), sum);
+    sum = _mm256_fmadd_ps(_mm256_shuffle_ps(b2, b3, 0xee), now, sum);
+    store(oldest + c, now);
+    store(x + c, silu8(sum));
+  }
+  for (; c < n; ++c) {
+    const float* tap = conv + 4 * c;
+    const float sum = tap[0] * oldest[c] + tap[1] * middle[c] + tap[2] * newest[c] + tap[3] * x[c];
+    oldest[c] = x[c];
+    x[c] = _mm256_cvtss_f32(silu8(set(sum)));
+  }
+}
+
+// ---- gated delta rule
+
+// Two passes over the 16 KiB of S: Sᵀk and Sᵀq of the old S, then the update. o needs the new S: Sᵀ_new q = alpha·Sᵀq + (k·q)·u.
+void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v, int64_t v_stride, const float* alpha,
+                const float* beta, int count, float* o, int64_t o_stride) noexcept {
+  for (int t = 0; t < count; ++t, q += kGdnDim, k += kGdnDim, v += v_stride, o += o_stride) {
+    Vec8 Sk[4] = {}, Sq[4] = {};
+    for (int d = 0; d < kGdnDim; ++d) {
+      const Vec8 kd = _mm256_broadcast_ss(k + d), qd = _mm256_broadcast_ss(q + d);
+      for (int i = 0; i < 4; ++i) {
+        const Vec8 s = load(S + d * s_stride + 8 * i);
+        Sk[i] = _mm256_fmadd_ps(s, kd, Sk[i]);
+        Sq[i] = _mm256_fmadd_ps(s, qd, Sq[i]);
+      }
+    }
+    const Vec8 a = set(alpha[t]), b = set(beta[t]), kq_t = set(kq[t]);
+    Vec8 u[4];
+    for (int i = 0; i < 4; ++i) {
+      u[i] = _mm256_mul_ps(b, _mm256_fnmadd_ps(a, Sk[i], load(v + 8 * i)));
+      store(o + 8 * i, _mm256_fmadd_ps(a, Sq[i], _mm256_mul_ps(kq_t, u[i])));
+    }
+    for (int d = 0; d < kGdnDim; ++d) {
+      const Vec8 kd = _mm256_broadcast_ss(k + d);
+      for (int i = 0; i < 4; ++i) {
+        float* s = S + d * s_stride + 8 * i;
+        store(s, _mm256_fmadd_ps(kd, u[i], _mm256_mul_ps(a, load(s))));
+      }
+    }
+  }
+}
+
+// R rows × J vectors of C.
+template <int R, int J>
+inline void gemm_block(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int p, bool add, float* C,
+                       int64_t c_stride) {
+  Vec8 sum[R][J];
+  for (int i = 0; i < R; ++i) {
+    for (int j = 0; j < J; ++j) sum[i][j] = add ? load(C + i * c_stride + 8 * j) : _mm256_setzero_ps();
+  }
+  for (int l = 0; l < p; ++l) {
+    Vec8 b[J];
+    for (int j = 0; j < J; ++j) b[j] = load(B + l * b_stride + 8 * j);
+    for (int i = 0; i < R; ++i) {
+      const Vec8 a = _mm256_broadcast_ss(A + i * a_row + l * a_col);
+      for (int j = 0; j < J; ++j) sum[i][j] = _mm256_fmadd_ps(a, b[j], sum[i][j]);
+    }
+  }
+  for (int i = 0; i < R; ++i) {
+    for (int j = 0; j < J; ++j) store(C + i * c_stride + 8 * j, sum[i][j]);
+  }
+}
+
+template <int R>
+inline void gemm_rows(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int n, int p, bool add, float* C,
+                      int64_t c_stride) {
+  int j = 0;
+  for (; j + 16 <= n; j += 16) gemm_block<R, 2>(A, a_row, a_col, B + j, b_stride, p, add, C + j, c_stride);
+  if (j < n) gemm_block<R, 1>(A, a_row, a_col, B + j, b_stride, p, add, C + j, c_stride);
+}
+
+void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add, float* C,
+          int64_t c_stride) noexcept {
+  int i = 0;
+  for (; i + 6 <= m; i += 6) gemm_rows<6>(A + i * a_row, a_row, a_col, B, b_stride, n, p, add, C + i * c_stride, c_stride);
+  for (; i < m; ++i) gemm_rows<1>(A + i * a_row, a_row, a_col, B, b_stride, n, p, add, C + i * c_stride, c_stride);
+}
+
+// ---- attention
+
+void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int span, float* peak, float* total,
+                 float* o, float* scores) noexcept {
+  const Vec8 none = set(-__builtin_inff());
+  const Int8 seen = load_bytes(visible);
+  const Vec8 old_peak = load(peak);
+  Vec8 top = old_peak;
+  for (int t = 0; t < span; ++t) {
+    const uint16_t* key = keys + t * kHeadDim;
+    for (int line = 0; line < 8; ++line) _mm_prefetch(reinterpret_cast<const char*>(values + t * kHeadDim + 32 * line), _MM_HINT_T0);
+    Vec8 sum[8] = {};
+    for (int d = 0; d < kHeadDim; d += 8) {
+      const Vec8 kd = load_bf16x8(key + d);
+      for (int r = 0; r < 8; ++r) sum[r] = _mm256_fmadd_ps(kd, load(q + r * kHeadDim + d), sum[r]);
+    }
+    const Vec8 counts = _mm256_castsi256_ps(_mm256_cmpgt_epi32(seen, _mm256_set1_epi32(t)));
+    const Vec8 s = _mm256_blendv_ps(none, sums_of(sum), counts);
+    store(scores + 8 * t, s);
+    top = _mm256_max_ps(top, s);
+  }
+  // A row that has seen nothing yet keeps peak −inf; subtracting 0 instead keeps NaN out of it.
+  const Vec8 base = _mm256_blendv_ps(top, _mm256_setzero_ps(), _mm256_cmp_ps(top, none, _CMP_EQ_OQ));
+  const Vec8 shrink = exp8(_mm256_sub_ps(old_peak, base));
+  Vec8 sum = _mm256_mul_ps(load(total), shrink);
+  for (int t = 0; t < span; ++t) {
+    const Vec8 p = exp8(_mm256_sub_ps(load(scores + 8 * t), base));
+    store(scores + 8 * t, p);
+    sum = _mm256_add_ps(sum, p);
+  }
+  store(total, sum);
+  store(peak, top);
+  alignas(32) float factor[8];
+  store(factor, shrink);
+  for (int d = 0; d < kHeadDim; d += 8) {
+    Vec8 acc[8];
+    for (int r = 0; r < 8; ++r) acc[r] = _mm256_mul_ps(_mm256_broadcast_ss(factor + r), load(o + r * kHeadDim + d));
+    for (int t = 0; t < span; ++t) {
+      const Vec8 v = load_bf16x8(values + t * kHeadDim + d);
+      for (int r = 0; r < 8; ++r) acc[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(scores + 8 * t + r), v, acc[r]);
+    }
+    for (int r = 0; r < 8; ++r) store(o + r * kHeadDim + d, acc[r]);
+  }
+}
+
+}  // namespace
+
+const KernelTable kAvx2Kernels = {
+    .isa = "avx2",
+    .rmsnorm = rmsnorm,
+    .add_rmsnorm = add_rmsnorm,
+    .gated_rmsnorm = gated_rmsnorm,
+    .l2norm = l2norm,
+    .axpy = axpy,
+    .silu_mul = silu_mul,
+    .sigmoid_mul = sigmoid_mul,
+    .rope = rope,
+    .to_bf16 = to_bf16,
+    .quantize = quantize,
+    .gemv_bf16 = gemv<Bf16Row>,
+    .gemv_q8 = gemv<Q8Row>,
+    .gemv_q4 = gemv<Q4Row>,
+    .expand_bf16 = expand<Bf16Row>,
+    .expand_q8 = expand<Q8Row>,
+    .expand_q4 = expand<Q4Row>,
+    .dots = dots,
+    .gemv_q4_int8 = gemv_q4_int8,
+    .expand_tile = expand_tile,
+    .tile_product = tile_product,
+    .conv_silu = conv_silu,
+    .delta_scan = delta_scan,
+    .gemm = gemm,
+    .attend_page = attend_page,
+    .exp = exp_all,
+    .sigmoid = sigmoid_all,
+};
+
+}  // namespace calla

@@ -1,0 +1,283 @@
+// The plain table: what every kernel means, in portable C++. It serves processors without a faster table and is the second opinion in
+// tests of the others. Sums run in double where that costs nothing, so its errors are those of the formats only.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/cpu/kernels.h"
+#include "base/bf16.h"
+#include "ops/dims.h"
+#include "quant/affine.h"
+
+namespace calla {
+namespace {
+
+float sigmoid(float t) { return 1 / (1 + std::exp(-t)); }
+
+float load_bf16(const uint8_t* p, int64_t index) {
+  bf16 v;
+  std::memcpy(&v, p + 2 * index, 2);
+  return to_f32(v);
+}
+
+double sum_of_squares(const float* x, int n) {
+  double sum = 0;
+  for (int i = 0; i < n; ++i) sum += double{x[i]} * x[i];
+  return sum;
+}
+
+float inverse_rms(const float* x, float eps, int n) { return static_cast<float>(1 / std::sqrt(sum_of_squares(x, n) / n + eps)); }
+
+void rmsnorm(const float* x, const float* gamma, float eps, int n, float* y) noexcept {
+  const float scale = inverse_rms(x, eps, n);
+  for (int i = 0; i < n; ++i) y[i] = x[i] * scale * gamma[i];
+}
+
+void add_rmsnorm(float* x, const float* y, const float* gamma, float eps, int n, float* h) noexcept {
+  for (int i = 0; i < n; ++i) x[i] += y[i];
+  rmsnorm(x, gamma, eps, n, h);
+}
+
+void gated_rmsnorm(const float* o, const float* gamma, const float* z, float eps, int n, float* y) noexcept {
+  const float scale = inverse_rms(o, eps, n);
+  for (int i = 0; i < n; ++i) y[i] = o[i] * scale * gamma[i] * (z[i] * sigmoid(z[i]));
+}
+
+void l2norm(const float* x, float eps, float scale, int n, float* y) noexcept {
+  const auto factor = static_cast<float>(scale / std::sqrt(sum_of_squares(x, n) + eps));
+  for (int i = 0; i < n; ++i) y[i] = x[i] * factor;
+}
+
+void axpy(float a, const float* x, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] += a * x[i];
+}
+
+void silu_mul(const float* gate, const float* up, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+}
+
+void sigmoid_mul(const float* x, float a, const float* gate, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] = x[i] * a * sigmoid(gate[i]);
+}
+
+void rope(float* x, const float* cos, const float* sin) noexcept {
+  for (int j = 0; j < kRotary / 2; ++j) {
+    const float lo = x[j], hi = x[j + kRotary / 2];
+    x[j] = lo * cos[j] - hi * sin[j];
+    x[j + kRotary / 2] = hi * cos[j] + lo * sin[j];
+  }
+}
+
+void narrow(const float* x, int n, uint16_t* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] = calla::to_bf16(x[i]).bits;
+}
+
+void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept {
+  for (int g = 0; g < n / kGroup; ++g, x += kGroup, codes += kGroup) {
+    float top = 0;
+    for (int i = 0; i < kGroup; ++i) top = std::max(top, std::abs(x[i]));
+    const bool zero = !(top >= kQuantZero);
+    const float scale = zero ? 0 : top / 127, inverse = zero ? 0 : 127 / top;
+    int sum = 0;
+    for (int i = 0; i < kGroup; ++i) {
+      const int code = zero ? 0 : static_cast<int>(std::nearbyint(x[i] * inverse));
+      codes[i / 2 + i % 2 * (kGroup / 2)] = static_cast<int8_t>(code);
+      sum += code;
+    }
+    scales[g] = scale;
+    sums[g] = scale * static_cast<float>(sum);
+  }
+}
+
+enum class Format { kBf16, kQ8, kQ4 };
+
+template <Format F>
+float weight_at(const WeightRows& w, int r, int c) {
+  const uint8_t* row = w.weight + r * w.weight_stride;
+  if constexpr (F == Format::kBf16) return load_bf16(row, c);
+  const int code = F == Format::kQ8 ? row[c] : (row[c / 2] >> (c % 2 * 4)) & 15;
+  const int64_t at = r * w.group_stride;
+  return load_bf16(w.scales + at, c / kGroup) * static_cast<float>(code) + load_bf16(w.biases + at, c / kGroup);
+}
+
+template <Format F>
+void expand(const WeightRows& w, int r, float* row) noexcept {
+  for (int c = 0; c < w.groups * kGroup; ++c) row[c] = weight_at<F>(w, r, c);
+}
+
+template <Format F>
+void gemv(const WeightRows& w, const float* x, int64_t x_stride, const int32_t* index, int count, float* y, int64_t y_stride) noexcept {
+  for (int t = 0; t < count; ++t) {
+    for (int r = 0; r < w.rows; ++r) {
+      double sum = 0;
+      for (int c = 0; c < w.groups * kGroup; ++c) sum += double{weight_at<F>(w, r, c)} * x[index[t] * x_stride + c];
+      y[t * y_stride + r] = static_cast<float>(sum);
+    }
+  }
+}
+
+void dots(const float* w, int rows, const float* x, int64_t x_stride, const int32_t* index, int count, int n, float* y,
+          int64_t y_stride) noexcept {
+  for (int t = 0; t < count; ++t) {
+    for (int r = 0; r < rows; ++r) {
+      double sum = 0;
+      for (int c = 0; c < n; ++c) sum += double{w[r * n + c]} * x[index[t] * x_stride + c];
+      y[t * y_stride + r] = static_cast<float>(sum);
+    }
+  }
+}
+
+void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y, int64_t y_stride) noexcept {
+  for (int t = 0; t < count; ++t) {
+    const int8_t* a = x.codes + index[t] * x.code_stride;
+    for (int r = 0; r < w.rows; ++r) {
+      const uint8_t* row = w.weight + r * w.weight_stride;
+      double sum = 0;
+      for (int g = 0; g < w.groups; ++g) {
+        int dot = 0;
+        for (int i = 0; i < kGroup / 2; ++i) {
+          const int byte = row[g * (kGroup / 2) + i];
+          dot += (byte & 15) * a[g * kGroup + i] + (byte >> 4) * a[g * kGroup + kGroup / 2 + i];
+        }
+        const int64_t at = index[t] * x.group_stride + g;
+        sum += double{load_bf16(w.scales + r * w.group_stride, g)} * x.scales[at] * dot +
+               double{load_bf16(w.biases + r * w.group_stride, g)} * x.sums[at];
+      }
+      y[t * y_stride + r] = static_cast<float>(sum);
+    }
+  }
+}
+
+void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
+  for (int g = 0; g < w.groups; ++g) {
+    for (int i = 0; i < kTileRows; ++i) {
+      const int r = std::min(i, w.rows - 1);
+      const uint8_t* bytes = w.weight + r * w.weight_stride + g * (kGroup / 2);
+      for (int b = 0; b < kGroup / 2; ++b) {
+        tile->codes[g][b / 4][i][b % 4] = bytes[b] & 15;
+        tile->codes[g][8 + b / 4][i][b % 4] = bytes[b] >> 4;
+      }
+      tile->scales[g][i] = load_bf16(w.scales + r * w.group_stride, g);
+      tile->biases[g][i] = load_bf16(w.biases + r * w.group_stride, g);
+    }
+  }
+}
+
+void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group, const int32_t* index, int count, bool first,
+                  float* y, int64_t y_stride) noexcept {
+  for (int t = 0; t < count; ++t) {
+    for (int r = 0; r < rows; ++r) {
+      double sum = 0;
+      for (int g = 0; g < groups; ++g) {
+        const int8_t* a = x.codes + index[t] * x.code_stride + (first_group + g) * kGroup;
+        int dot = 0;
+        for (int b = 0; b < kGroup; ++b) dot += tile.codes[g][b / 4][r][b % 4] * a[b];
+        const int64_t at = index[t] * x.group_stride + first_group + g;
+        sum += double{tile.scales[g][r]} * x.scales[at] * dot + double{tile.biases[g][r]} * x.sums[at];
+      }
+      float& out = y[t * y_stride + r];
+      out = static_cast<float>(first ? sum : out + sum);
+    }
+  }
+}
+
+void conv_silu(float* x, const float* conv, float* oldest, const float* middle, const float* newest, int n) noexcept {
+  for (int c = 0; c < n; ++c) {
+    const float* tap = conv + c * kConvTaps;
+    const float sum = tap[0] * oldest[c] + tap[1] * middle[c] + tap[2] * newest[c] + tap[3] * x[c];
+    oldest[c] = x[c];
+    x[c] = sum * sigmoid(sum);
+  }
+}
+
+void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v, int64_t v_stride, const float* alpha,
+                const float* beta, int count, float* o, int64_t o_stride) noexcept {
+  for (int t = 0; t < count; ++t) {
+    for (int j = 0; j < 32; ++j) {
+      float Sk = 0, Sq = 0;
+      for (int d = 0; d < kGdnDim; ++d) {
+        Sk += S[d * s_stride + j] * k[t * kGdnDim + d];
+        Sq += S[d * s_stride + j] * q[t * kGdnDim + d];
+      }
+      const float u = beta[t] * (v[t * v_stride + j] - alpha[t] * Sk);
+      o[t * o_stride + j] = alpha[t] * Sq + kq[t] * u;
+      for (int d = 0; d < kGdnDim; ++d) S[d * s_stride + j] = alpha[t] * S[d * s_stride + j] + k[t * kGdnDim + d] * u;
+    }
+  }
+}
+
+void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add, float* C,
+          int64_t c_stride) noexcept {
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < n; ++j) {
+      float sum = add ? C[i * c_stride + j] : 0;
+      for (int l = 0; l < p; ++l) sum += A[i * a_row + l * a_col] * B[l * b_stride + j];
+      C[i * c_stride + j] = sum;
+    }
+  }
+}
+
+void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int /*span*/, float* peak, float* total,
+                 float* o, float* scores) noexcept {
+  for (int r = 0; r < kQueryLanes; ++r) {
+    if (visible[r] == 0) continue;
+    float top = peak[r];
+    for (int t = 0; t < visible[r]; ++t) {
+      double s = 0;
+      for (int d = 0; d < kHeadDim; ++d) s += double{q[r * kHeadDim + d]} * to_f32(bf16{keys[t * kHeadDim + d]});
+      scores[t] = static_cast<float>(s);
+      top = std::max(top, scores[t]);
+    }
+    const float shrink = std::exp(peak[r] - top);
+    total[r] *= shrink;
+    for (int d = 0; d < kHeadDim; ++d) o[r * kHeadDim + d] *= shrink;
+    for (int t = 0; t < visible[r]; ++t) {
+      const float p = std::exp(scores[t] - top);
+      total[r] += p;
+      for (int d = 0; d < kHeadDim; ++d) o[r * kHeadDim + d] += p * to_f32(bf16{values[t * kHeadDim + d]});
+    }
+    peak[r] = top;
+  }
+}
+
+void exp_all(const float* x, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] = std::exp(x[i]);
+}
+void sigmoid_all(const float* x, int n, float* y) noexcept {
+  for (int i = 0; i < n; ++i) y[i] = sigmoid(x[i]);
+}
+
+}  // namespace
+
+const KernelTable kScalarKernels = {
+    .isa = "scalar",
+    .rmsnorm = rmsnorm,
+    .add_rmsnorm = add_rmsnorm,
+    .gated_rmsnorm = gated_rmsnorm,
+    .l2norm = l2norm,
+    .axpy = axpy,
+    .silu_mul = silu_mul,
+    .sigmoid_mul = sigmoid_mul,
+    .rope = rope,
+    .to_bf16 = narrow,
+    .quantize = quantize,
+    .gemv_bf16 = gemv<Format::kBf16>,
+    .gemv_q8 = gemv<Format::kQ8>,
+    .gemv_q4 = gemv<Format::kQ4>,
+    .expand_bf16 = expand<Format::kBf16>,
+    .expand_q8 = expand<Format::kQ8>,
+    .expand_q4 = expand<Format::kQ4>,
+    .dots = dots,
+    .gemv_q4_int8 = gemv_q4_int8,
+    .expand_tile = expand_tile,
+    .tile_product = tile_product,
+    .conv_silu = conv_silu,
+    .delta_scan = delta_scan,
+    .gemm = gemm,
+    .attend_page = attend_page,
+    .exp = exp_all,
+    .sigmoid = sigmoid_all,
+};
+
+}  // namespace calla

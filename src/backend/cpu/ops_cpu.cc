@@ -1,0 +1,216 @@
+#include "backend/cpu/ops_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace calla {
+namespace {
+
+int round_up(int n, int to) { return (n + to - 1) / to * to; }
+
+const uint8_t* bytes_of(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
+
+WeightRows rows_of(const Linear& w, int row, int rows) {
+  const Linear part = w.rows(row, rows);
+  return {bytes_of(part.weight), bytes_of(part.scales), bytes_of(part.biases), static_cast<int64_t>(w.row_bytes()), int64_t{2} * w.groups(),
+          rows, w.groups()};
+}
+
+// Columns of groups [group, group + groups) only.
+WeightRows groups_of(WeightRows w, int group, int groups) {
+  w.weight += group * (kGroup / 2);
+  w.scales += 2 * group;
+  w.biases += 2 * group;
+  w.groups = groups;
+  return w;
+}
+
+KernelTable::GemvF32 gemv_of(const KernelTable& k, Linear::Format f) {
+  return f == Linear::Format::kBf16 ? k.gemv_bf16 : f == Linear::Format::kAffine8 ? k.gemv_q8 : k.gemv_q4;
+}
+KernelTable::Expand expand_of(const KernelTable& k, Linear::Format f) {
+  return f == Linear::Format::kBf16 ? k.expand_bf16 : f == Linear::Format::kAffine8 ? k.expand_q8 : k.expand_q4;
+}
+
+}  // namespace
+
+CpuOps::Plan::Plan(const ModelConfig& c, int max_rows)
+    : rows(max_rows),
+      experts(c.experts),
+      top_k(c.top_k),
+      kv_heads(c.kv_heads),
+      widest(std::max({c.hidden, c.heads * kHeadDim, c.v_heads * kGdnDim, c.expert_width, c.shared_width})),
+      inner_width(std::max(c.expert_width, c.shared_width)),
+      slots(max_rows * (c.top_k + 1)),
+      query_lanes(std::max(32, round_up(c.kv_heads > 0 ? c.heads / c.kv_heads : 1, kQueryLanes))) {}
+
+template <class F>
+void CpuOps::for_buffers(const Plan& p, F f) {
+  const size_t rows = p.rows, slots = p.slots;
+  f(&CpuOps::every_row_, slots);
+  f(&CpuOps::codes_, rows * p.widest);
+  f(&CpuOps::code_scales_, rows * p.widest / kGroup);
+  f(&CpuOps::code_sums_, rows * p.widest / kGroup);
+  f(&CpuOps::first_slot_, size_t(p.experts) + 2);
+  f(&CpuOps::slot_token_, slots);
+  f(&CpuOps::slot_weight_, slots);
+  f(&CpuOps::chosen_, rows * p.top_k);
+  f(&CpuOps::chosen_weight_, rows * p.top_k);
+  f(&CpuOps::router_logits_, rows * p.experts);
+  f(&CpuOps::shared_logits_, rows);
+  f(&CpuOps::inner_, slots * p.inner_width);
+  f(&CpuOps::inner_codes_, slots * p.inner_width);
+  f(&CpuOps::inner_scales_, slots * p.inner_width / kGroup);
+  f(&CpuOps::inner_sums_, slots * p.inner_width / kGroup);
+  f(&CpuOps::frequency_, size_t{kRotary / 2});
+  f(&CpuOps::angle_position_, rows);
+  f(&CpuOps::cos_, rows * kRotary / 2);
+  f(&CpuOps::sin_, rows * kRotary / 2);
+  f(&CpuOps::part_peaks_, size_t{kAttendSlots} * p.query_lanes);
+  f(&CpuOps::part_totals_, size_t{kAttendSlots} * p.query_lanes);
+  f(&CpuOps::part_o_, size_t{kAttendSlots} * p.query_lanes * kHeadDim);
+}
+
+template <class F>
+void CpuOps::for_local_buffers(const Plan& p, F f) {
+  f(&Local::rows, size_t{kDotRows} * p.widest);
+  f(&Local::tile, size_t{1});
+  f(&Local::gate, size_t{kTokenBlock} * kRowBlock);
+  f(&Local::up, size_t{kTokenBlock} * kRowBlock);
+  f(&Local::q, size_t{kScanBlock} * kGdnDim);
+  f(&Local::k, size_t{kScanBlock} * kGdnDim);
+  f(&Local::gates, size_t{3} * kScanBlock);
+  f(&Local::state, size_t{kGdnDim} * kScanColumns);
+  f(&Local::ring, size_t{kConvTaps - 1} * kConvBlock);
+  f(&Local::query, size_t(p.query_lanes) * kHeadDim);
+  f(&Local::query_o, size_t(p.query_lanes) * kHeadDim);
+  f(&Local::peaks, size_t(p.query_lanes));
+  f(&Local::totals, size_t(p.query_lanes));
+  f(&Local::scores, size_t{kPage} * kQueryLanes);
+}
+
+CpuOps::CpuOps(const ModelConfig& config, Pool& pool, const KernelTable& kernels, int max_rows)
+    : config_(config), plan_(config, max_rows), pool_(pool), kernel_(kernels) {
+  for_buffers(plan_, [&]<class T>(Buffer<T> CpuOps::*member, size_t size) { this->*member = Buffer<T>(size); });
+  local_.resize(pool.threads());
+  for (Local& local : local_) {
+    for_local_buffers(plan_, [&]<class T>(Buffer<T> Local::*member, size_t size) { local.*member = Buffer<T>(size); });
+  }
+  std::iota(every_row_.begin(), every_row_.end(), 0);
+  std::fill(angle_position_.begin(), angle_position_.end(), -1);
+  for (int j = 0; j < kRotary / 2; ++j) frequency_[j] = std::pow(config.rope_theta, -2.0 * j / kRotary);
+  expert_tasks_.reserve(size_t(std::min(plan_.experts, max_rows * plan_.top_k)) + plan_.slots / kTokenBlock + 2);
+  attend_tasks_.reserve(size_t(max_rows) * plan_.kv_heads + kAttendSlots);
+}
+
+size_t CpuOps::scratch_bytes(const ModelConfig& config, int threads, int max_rows) {
+  const Plan plan(config, max_rows);
+  size_t shared = 0, local = 0;
+  for_buffers(plan, [&]<class T>(Buffer<T> CpuOps::*, size_t size) { shared += sizeof(T) * size; });
+  for_local_buffers(plan, [&]<class T>(Buffer<T> Local::*, size_t size) { local += sizeof(T) * size; });
+  return shared + threads * local;
+}
+
+void CpuOps::embed(const Linear& w, std::span<const int32_t> ids, Matrix x) {
+  const auto expand = expand_of(kernel_, w.format);
+  for_rows(x.rows, w.in, [&](int i) { expand(rows_of(w, ids[i], 1), 0, x.row(i)); });
+}
+
+void CpuOps::rmsnorm(Matrix x, Vec gamma, Matrix y) {
+  for_rows(x.rows, x.cols, [&](int i) { kernel_.rmsnorm(x.row(i), gamma.data(), config_.norm_eps, x.cols, y.row(i)); });
+}
+
+void CpuOps::add_rmsnorm(Matrix x, Matrix y, Vec gamma, Matrix h) {
+  for_rows(x.rows, x.cols,
+           [&](int i) { kernel_.add_rmsnorm(x.row(i), y.row(i), gamma.data(), config_.norm_eps, x.cols, h.row(i)); });
+}
+
+void CpuOps::add(Matrix x, Matrix y) {
+  for_rows(x.rows, x.cols, [&](int i) { kernel_.axpy(1.0f, y.row(i), x.cols, x.row(i)); });
+}
+
+void CpuOps::gather(Matrix x, std::span<const int32_t> rows, Matrix y) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(y.row(static_cast<int>(i)), x.row(rows[i]), sizeof(float) * x.cols);
+  }
+}
+
+void CpuOps::gated_rmsnorm(Matrix o, Matrix z, Vec gamma, Matrix y) {
+  for_rows(o.rows, o.cols, [&](int i) {
+    for (int c = 0; c < o.cols; c += kGdnDim) {
+      kernel_.gated_rmsnorm(o.row(i) + c, gamma.data(), z.row(i) + c, config_.norm_eps, kGdnDim, y.row(i) + c);
+    }
+  });
+}
+
+// The rows of x as int8, in codes_ until the next call.
+CpuOps::Input CpuOps::quantized(Mat<const float> x) {
+  CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
+  const int groups = x.cols / kGroup;
+  const QuantRows quant = {codes_.data(), code_scales_.data(), code_sums_.data(), x.cols, groups};
+  for_rows(x.rows, x.cols, [&](int i) {
+    kernel_.quantize(x.row(i), x.cols, quant.codes + i * quant.code_stride, quant.scales + i * quant.group_stride,
+                     quant.sums + i * quant.group_stride);
+  });
+  return {x, quant};
+}
+
+void CpuOps::product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index, int count, float* y,
+                     int64_t y_stride, Local& local) const {
+  const WeightRows all = rows_of(w, row, rows);
+  switch (route) {
+    case Product::kGemvF32:
+      return gemv_of(kernel_, w.format)(all, in.x.data, in.x.stride, index, count, y, y_stride);
+    case Product::kGemvInt8:
+      return kernel_.gemv_q4_int8(all, in.quant, index, count, y, y_stride);
+    case Product::kDotsF32:
+      for (int r = 0; r < rows; r += kDotRows) {
+        const int n = std::min(kDotRows, rows - r);
+        for (int i = 0; i < n; ++i) expand_of(kernel_, w.format)(all, r + i, local.rows.data() + size_t(i) * w.in);
+        kernel_.dots(local.rows.data(), n, in.x.data, in.x.stride, index, count, w.in, y + r, y_stride);
+      }
+      return;
+    case Product::kTileInt8:
+      for (int r = 0; r < rows; r += kTileRows) {
+        const int n = std::min(kTileRows, rows - r);
+        for (int g = 0; g < all.groups; g += kTileGroups) {
+          const WeightRows part = groups_of(rows_of(w, row + r, n), g, std::min(kTileGroups, all.groups - g));
+          kernel_.expand_tile(part, local.tile.data());
+          kernel_.tile_product(*local.tile.data(), n, part.groups, in.quant, g, index, count, g == 0, y + r, y_stride);
+        }
+      }
+      return;
+  }
+}
+
+void CpuOps::project(Matrix x, std::initializer_list<const Linear*> w, std::initializer_list<Matrix> y) {
+  constexpr int kMost = 8;
+  CHECK(w.size() == y.size() && w.size() <= kMost, "matrices and outputs of a projection differ in number");
+  if (x.rows == 0) return;
+  Piece pieces[kMost];
+  int count = 0, tasks = 0;
+  bool int8 = false;
+  for (const Linear* matrix : w) {
+    const Product route = product_route(matrix->format, matrix->out, x.rows);
+    pieces[count] = {matrix, y.begin()[count], route, tasks};
+    int8 = int8 || takes_int8(route);
+    tasks += (matrix->out + kRowBlock - 1) / kRowBlock;
+    ++count;
+  }
+  CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
+  const Input in = int8 ? quantized(x) : Input{x, {}};
+  pool_.run_on(tasks, [&](int task, int thread) {
+    int i = count - 1;
+    while (task < pieces[i].first_task) --i;
+    const Piece& piece = pieces[i];
+    const int row = (task - piece.first_task) * kRowBlock, rows = std::min(kRowBlock, piece.w->out - row);
+    for (int t = 0; t < x.rows; t += kTokenBlock) {
+      product(*piece.w, row, rows, piece.route, in, every_row_.data() + t, std::min(kTokenBlock, x.rows - t), piece.y.row(t) + row,
+              piece.y.stride, local_[thread]);
+    }
+  });
+}
+
+}  // namespace calla
