@@ -1,0 +1,41 @@
+#include "backend/cpu/select.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "base/cpu.h"
+
+namespace calla {
+namespace {
+
+TEST(Select, TakesTheBestTableThatTheProcessorHas) {
+  const auto table = select_table("");
+  ASSERT_TRUE(table);
+#if defined(__x86_64__)
+  EXPECT_STREQ((*table)->isa, cpu_info().avx2 ? "avx2" : "scalar");
+  EXPECT_EQ(available_tables().size(), cpu_info().avx2 ? 2u : 1u);
+#endif
+  EXPECT_STREQ(available_tables().back()->isa, "scalar");
+}
+
+TEST(Select, ForcesATable) {
+  for (const KernelTable* table : available_tables()) EXPECT_EQ(*select_table(table->isa), table);
+}
+
+TEST(Select, RefusesWhatItDoesNotKnow) {
+  const auto table = select_table("mmx");
+  ASSERT_FALSE(table);
+  EXPECT_EQ(table.error().code, Error::Code::kInvalid);
+  EXPECT_NE(table.error().message.find("\"mmx\""), std::string::npos);
+  EXPECT_NE(table.error().message.find("avx2, scalar"), std::string::npos);
+}
+
+TEST(Select, FilesOfOneInstructionSetExportNoWeakSymbols) {
+  const std::string command = std::string(CALLA_SOURCE_DIR) + "/tools/check_weak_symbols.sh " + CALLA_BINARY_DIR;
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace calla
