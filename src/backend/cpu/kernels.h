@@ -1,36 +1,40 @@
 #pragma once
 
-// The kernels of the CPU backend, one table of function pointers per instruction set. A kernel knows pointers and strides, no model, no
-// thread and no memory but what it is handed; ops_cpu.* cuts the work into tasks and calls them. docs/add-a-kernel.md tells how to add one.
+// The kernels of the CPU backend, one table of function pointers per instruction set. A kernel knows pointers and
+// strides, no model, no thread and no memory but what it is handed; ops_cpu.* cuts the work into tasks and calls them.
+// docs/add-a-kernel.md tells how to add one.
 //
-// Conventions. Strides of float data count elements, of weights bytes. No pointer needs more than the alignment of its type, and weight
-// pointers (uint8_t) none at all. `n` is the length of a row and may be any positive number unless a kernel says "n % 64 == 0". bf16
-// values are passed as their bits. Outputs do not alias inputs unless a kernel says so. Every (row, token) result is summed in an order
-// that depends on its own length only, never on how many rows or tokens share the call, so a batch may be cut and ordered at will.
+// Conventions. Strides of float data count elements, of weights bytes. No pointer needs more than the alignment of its
+// type, and weight pointers (uint8_t) none at all. `n` is the length of a row and may be any positive number unless a
+// kernel says "n % 64 == 0". bf16 values are passed as their bits. Outputs do not alias inputs unless a kernel says so.
+// Every (row, token) result is summed in an order that depends on its own length only, never on how many rows or tokens
+// share the call, so a batch may be cut and ordered at will.
 //
-// This header is included by files that are compiled for one ISA: it must define no inline function that the linker could share.
+// This header is included by files that are compiled for one ISA: it must define no inline function that the linker
+// could share.
 
 #include <cstdint>
 
 namespace calla {
 
-// Some rows of a weight matrix where they lie in the checkpoint (ops/linear.h), or some columns of them: groups·64 weights a row.
+// Some rows of a weight matrix where they lie in the checkpoint (ops/linear.h), or some columns of them: groups·64
+// weights a row.
 struct WeightRows {
-  const uint8_t* weight;   // bf16, 8-bit codes, or 4-bit codes with the even element in the low nibble
-  const uint8_t* scales;   // bf16 [rows][groups]; unused for bf16 weights
-  const uint8_t* biases;   // bf16 [rows][groups]
-  int64_t weight_stride;   // bytes from row to row
-  int64_t group_stride;    // bytes from row to row, of scales and of biases
+  const uint8_t* weight;  // bf16, 8-bit codes, or 4-bit codes with the even element in the low nibble
+  const uint8_t* scales;  // bf16 [rows][groups]; unused for bf16 weights
+  const uint8_t* biases;  // bf16 [rows][groups]
+  int64_t weight_stride;  // bytes from row to row
+  int64_t group_stride;   // bytes from row to row, of scales and of biases
   int rows;
   int groups;
 };
 
-// Rows of activations quantised to int8: x ≈ scale·code with |code| ≤ 127, one scale per group of 64. In each group the 32 even elements
-// come first, then the 32 odd ones: the order in which a byte of 4-bit codes holds its nibbles.
+// Rows of activations quantised to int8: x ≈ scale·code with |code| ≤ 127, one scale per group of 64. In each group the
+// 32 even elements come first, then the 32 odd ones: the order in which a byte of 4-bit codes holds its nibbles.
 struct QuantRows {
-  int8_t* codes;         // [rows][groups·64]
-  float* scales;         // [rows][groups]
-  float* sums;           // [rows][groups]: scale · Σ code, what the affine bias is multiplied by
+  int8_t* codes;  // [rows][groups·64]
+  float* scales;  // [rows][groups]
+  float* sums;    // [rows][groups]: scale · Σ code, what the affine bias is multiplied by
   int64_t code_stride;
   int64_t group_stride;
 };
@@ -38,8 +42,8 @@ struct QuantRows {
 // A group whose largest magnitude is below this counts as zero: 127 over it would overflow.
 inline constexpr float kQuantZero = 1e-36f;
 
-// A tile of 16 weight rows by up to 16 groups, expanded from nibbles to bytes and turned so that one vector holds four neighbouring codes
-// of several rows. About 18 KiB: it stays in L1 while every token of a block meets it.
+// A tile of 16 weight rows by up to 16 groups, expanded from nibbles to bytes and turned so that one vector holds four
+// neighbouring codes of several rows. About 18 KiB: it stays in L1 while every token of a block meets it.
 inline constexpr int kTileRows = 16;
 inline constexpr int kTileGroups = 16;
 struct WeightTile {
@@ -73,13 +77,14 @@ struct KernelTable {
   // Round to nearest, ties to even.
   void (*to_bf16)(const float* x, int n, uint16_t* y) noexcept;
 
-  // One row of quantised activations: scale = max|x|/127 per group, codes rounded to nearest. n % 64 == 0. NaN gives unspecified codes.
+  // One row of quantised activations: scale = max|x|/127 per group, codes rounded to nearest. n % 64 == 0. NaN gives
+  // unspecified codes.
   void (*quantize)(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept;
 
-  // y[t·y_stride + r] = W_r · x_t, weights as they are, activations in f32; x_t is row index[t] of x. For few tokens: every weight is
-  // converted once per token.
-  using GemvF32 = void (*)(const WeightRows& w, const float* x, int64_t x_stride, const int32_t* index, int count, float* y,
-                           int64_t y_stride) noexcept;
+  // y[t·y_stride + r] = W_r · x_t, weights as they are, activations in f32; x_t is row index[t] of x. For few tokens:
+  // every weight is converted once per token.
+  using GemvF32 = void (*)(const WeightRows& w, const float* x, int64_t x_stride, const int32_t* index, int count,
+                           float* y, int64_t y_stride) noexcept;
   GemvF32 gemv_bf16;
   GemvF32 gemv_q8;
   GemvF32 gemv_q4;
@@ -88,35 +93,42 @@ struct KernelTable {
   Expand expand_bf16;
   Expand expand_q8;
   Expand expand_q4;
-  // y[t·y_stride + r] = w_r · x_t for `rows` (1..4) expanded rows [rows][n]. n % 64 == 0. The f32 product for many tokens.
-  void (*dots)(const float* w, int rows, const float* x, int64_t x_stride, const int32_t* index, int count, int n, float* y,
-               int64_t y_stride) noexcept;
+  // y[t·y_stride + r] = w_r · x_t for `rows` (1..4) expanded rows [rows][n]. n % 64 == 0. The f32 product for many
+  // tokens.
+  void (*dots)(const float* w, int rows, const float* x, int64_t x_stride, const int32_t* index, int count, int n,
+               float* y, int64_t y_stride) noexcept;
   // As gemv_q4, with quantised activations: exact in int32 inside a group, f32 across groups. For few tokens.
-  void (*gemv_q4_int8)(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y, int64_t y_stride) noexcept;
+  void (*gemv_q4_int8)(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
+                       int64_t y_stride) noexcept;
   // Fills a tile from w.rows (1..16) rows and w.groups (1..16) groups; missing rows repeat the last one.
   void (*expand_tile)(const WeightRows& w, WeightTile* tile) noexcept;
-  // y[t·y_stride + r] += Σ over the tile's groups, for r < rows; the activations' groups start at first_group. `first` overwrites y instead.
-  void (*tile_product)(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group, const int32_t* index, int count,
-                       bool first, float* y, int64_t y_stride) noexcept;
+  // y[t·y_stride + r] += Σ over the tile's groups, for r < rows; the activations' groups start at first_group. `first`
+  // overwrites y instead.
+  void (*tile_product)(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
+                       const int32_t* index, int count, bool first, float* y, int64_t y_stride) noexcept;
 
-  // One token of the causal convolution of n channels: y = silu(Σ_j conv[c][j]·u_j), u = (oldest, middle, newest, x). In place on x; the
-  // input x is kept in `oldest`, which the caller then counts as the newest.
-  void (*conv_silu)(float* x, const float* conv, float* oldest, const float* middle, const float* newest, int n) noexcept;
+  // One token of the causal convolution of n channels: y = silu(Σ_j conv[c][j]·u_j), u = (oldest, middle, newest, x).
+  // In place on x; the input x is kept in `oldest`, which the caller then counts as the newest.
+  void (*conv_silu)(float* x, const float* conv, float* oldest, const float* middle, const float* newest,
+                    int n) noexcept;
 
-  // The gated delta rule for 32 value columns of one head, `count` tokens in order: S ← alpha·S ; u = beta(v − Sᵀk) ; S ← S + k ⊗ u ;
-  // o = Sᵀq. S: 128 rows of 32 columns, s_stride apart. q, k: [count][128], normalised. v, o: rows of 32, strided. kq[t] = k_t·q_t.
-  void (*delta_scan)(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v, int64_t v_stride,
-                     const float* alpha, const float* beta, int count, float* o, int64_t o_stride) noexcept;
-  // C[i][j] (+)= Σ_p A[i][p]·B[p][j], row-major with strides; m, n, p any, n % 8 == 0. `add` keeps what C holds. A may be read
-  // transposed: element (i, p) lies at A[i·a_row + p·a_col].
-  void (*gemm)(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add, float* C,
-               int64_t c_stride) noexcept;
+  // The gated delta rule for 32 value columns of one head, `count` tokens in order: S ← alpha·S ; u = beta(v − Sᵀk) ; S
+  // ← S + k ⊗ u ; o = Sᵀq. S: 128 rows of 32 columns, s_stride apart. q, k: [count][128], normalised. v, o: rows of 32,
+  // strided. kq[t] = k_t·q_t.
+  void (*delta_scan)(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v,
+                     int64_t v_stride, const float* alpha, const float* beta, int count, float* o,
+                     int64_t o_stride) noexcept;
+  // C[i][j] (+)= Σ_p A[i][p]·B[p][j], row-major with strides; m, n, p any, n % 8 == 0. `add` keeps what C holds. A may
+  // be read transposed: element (i, p) lies at A[i·a_row + p·a_col].
+  void (*gemm)(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p,
+               bool add, float* C, int64_t c_stride) noexcept;
 
-  // Flash attention of eight query rows with one page: adds up to 64 positions to running sums. q: [8][256], scaled already. keys, values:
-  // bf16 [64][256]; positions [0, visible[r]) of the page count for row r (0: none), `span` = max visible. peak, total: [8], o: [8][256];
-  // start from peak = −inf, total = 0, o = 0. Result: o/total. scores: scratch [64][8].
-  void (*attend_page)(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int span, float* peak, float* total,
-                      float* o, float* scores) noexcept;
+  // Flash attention of eight query rows with one page: adds up to 64 positions to running sums. q: [8][256], scaled
+  // already. keys, values: bf16 [64][256]; positions [0, visible[r]) of the page count for row r (0: none), `span` =
+  // max visible. peak, total: [8], o: [8][256]; start from peak = −inf, total = 0, o = 0. Result: o/total. scores:
+  // scratch [64][8].
+  void (*attend_page)(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int span,
+                      float* peak, float* total, float* o, float* scores) noexcept;
 
   // y = exp(x) and σ(x): the vector forms that the kernels above use, exported for the tests of their error.
   void (*exp)(const float* x, int n, float* y) noexcept;

@@ -1,5 +1,6 @@
-// AVX2, FMA and F16C. This file and its parts may use nothing but intrinsics, <cstdint> and constexpr headers: any inline function
-// of a common header that were compiled here could be the copy that the linker keeps for processors without AVX2.
+// AVX2, FMA and F16C. This file and its parts may use nothing but intrinsics, <cstdint> and constexpr headers: any
+// inline function of a common header that were compiled here could be the copy that the linker keeps for processors
+// without AVX2.
 
 #include <immintrin.h>
 
@@ -36,9 +37,13 @@ inline float sum_of_squares(const float* x, int n) {
 }
 
 // v^-½ by the exact square root and division.
-inline float inverse_root(float v) { return 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(v))); }
+inline float inverse_root(float v) {
+  return 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(v)));
+}
 
-inline float inverse_rms(const float* x, float eps, int n) { return inverse_root(sum_of_squares(x, n) / static_cast<float>(n) + eps); }
+inline float inverse_rms(const float* x, float eps, int n) {
+  return inverse_root(sum_of_squares(x, n) / static_cast<float>(n) + eps);
+}
 
 void rmsnorm(const float* x, const float* gamma, float eps, int n, float* y) noexcept {
   const Vec8 scale = set(inverse_rms(x, eps, n));
@@ -131,9 +136,11 @@ void conv_silu(float* x, const float* conv, float* oldest, const float* middle, 
 
 // ---- gated delta rule
 
-// Two passes over the 16 KiB of S: Sᵀk and Sᵀq of the old S, then the update. o needs the new S: Sᵀ_new q = alpha·Sᵀq + (k·q)·u.
-void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v, int64_t v_stride, const float* alpha,
-                const float* beta, int count, float* o, int64_t o_stride) noexcept {
+// Two passes over the 16 KiB of S: Sᵀk and Sᵀq of the old S, then the update. o needs the new S: Sᵀ_new q = alpha·Sᵀq +
+// (k·q)·u.
+void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v,
+                int64_t v_stride, const float* alpha, const float* beta, int count, float* o,
+                int64_t o_stride) noexcept {
   for (int t = 0; t < count; ++t, q += kGdnDim, k += kGdnDim, v += v_stride, o += o_stride) {
     Vec8 Sk[4] = {}, Sq[4] = {};
     for (int d = 0; d < kGdnDim; ++d) {
@@ -162,8 +169,8 @@ void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, cons
 
 // R rows × J vectors of C.
 template <int R, int J>
-inline void gemm_block(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int p, bool add, float* C,
-                       int64_t c_stride) {
+inline void gemm_block(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int p, bool add,
+                       float* C, int64_t c_stride) {
   Vec8 sum[R][J];
   for (int i = 0; i < R; ++i) {
     for (int j = 0; j < J; ++j) sum[i][j] = add ? load(C + i * c_stride + 8 * j) : _mm256_setzero_ps();
@@ -182,31 +189,33 @@ inline void gemm_block(const float* A, int64_t a_row, int64_t a_col, const float
 }
 
 template <int R>
-inline void gemm_rows(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int n, int p, bool add, float* C,
-                      int64_t c_stride) {
+inline void gemm_rows(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int n, int p,
+                      bool add, float* C, int64_t c_stride) {
   int j = 0;
   for (; j + 16 <= n; j += 16) gemm_block<R, 2>(A, a_row, a_col, B + j, b_stride, p, add, C + j, c_stride);
   if (j < n) gemm_block<R, 1>(A, a_row, a_col, B + j, b_stride, p, add, C + j, c_stride);
 }
 
-void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add, float* C,
-          int64_t c_stride) noexcept {
+void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add,
+          float* C, int64_t c_stride) noexcept {
   int i = 0;
-  for (; i + 6 <= m; i += 6) gemm_rows<6>(A + i * a_row, a_row, a_col, B, b_stride, n, p, add, C + i * c_stride, c_stride);
+  for (; i + 6 <= m; i += 6)
+    gemm_rows<6>(A + i * a_row, a_row, a_col, B, b_stride, n, p, add, C + i * c_stride, c_stride);
   for (; i < m; ++i) gemm_rows<1>(A + i * a_row, a_row, a_col, B, b_stride, n, p, add, C + i * c_stride, c_stride);
 }
 
 // ---- attention
 
-void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int span, float* peak, float* total,
-                 float* o, float* scores) noexcept {
+void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int span,
+                 float* peak, float* total, float* o, float* scores) noexcept {
   const Vec8 none = set(-__builtin_inff());
   const Int8 seen = load_bytes(visible);
   const Vec8 old_peak = load(peak);
   Vec8 top = old_peak;
   for (int t = 0; t < span; ++t) {
     const uint16_t* key = keys + t * kHeadDim;
-    for (int line = 0; line < 8; ++line) _mm_prefetch(reinterpret_cast<const char*>(values + t * kHeadDim + 32 * line), _MM_HINT_T0);
+    for (int line = 0; line < 8; ++line)
+      _mm_prefetch(reinterpret_cast<const char*>(values + t * kHeadDim + 32 * line), _MM_HINT_T0);
     Vec8 sum[8] = {};
     for (int d = 0; d < kHeadDim; d += 8) {
       const Vec8 kd = load_bf16x8(key + d);

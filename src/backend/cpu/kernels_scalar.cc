@@ -1,5 +1,6 @@
-// The plain table: what every kernel means, in portable C++. It serves processors without a faster table and is the second opinion in
-// tests of the others. Sums run in double where that costs nothing, so its errors are those of the formats only.
+// The plain table: what every kernel means, in portable C++. It serves processors without a faster table and is the
+// second opinion in tests of the others. Sums run in double where that costs nothing, so its errors are those of the
+// formats only.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +14,9 @@
 namespace calla {
 namespace {
 
-float sigmoid(float t) { return 1 / (1 + std::exp(-t)); }
+float sigmoid(float t) {
+  return 1 / (1 + std::exp(-t));
+}
 
 float load_bf16(const uint8_t* p, int64_t index) {
   bf16 v;
@@ -27,7 +30,9 @@ double sum_of_squares(const float* x, int n) {
   return sum;
 }
 
-float inverse_rms(const float* x, float eps, int n) { return static_cast<float>(1 / std::sqrt(sum_of_squares(x, n) / n + eps)); }
+float inverse_rms(const float* x, float eps, int n) {
+  return static_cast<float>(1 / std::sqrt(sum_of_squares(x, n) / n + eps));
+}
 
 void rmsnorm(const float* x, const float* gamma, float eps, int n, float* y) noexcept {
   const float scale = inverse_rms(x, eps, n);
@@ -107,7 +112,8 @@ void expand(const WeightRows& w, int r, float* row) noexcept {
 }
 
 template <Format F>
-void gemv(const WeightRows& w, const float* x, int64_t x_stride, const int32_t* index, int count, float* y, int64_t y_stride) noexcept {
+void gemv(const WeightRows& w, const float* x, int64_t x_stride, const int32_t* index, int count, float* y,
+          int64_t y_stride) noexcept {
   for (int t = 0; t < count; ++t) {
     for (int r = 0; r < w.rows; ++r) {
       double sum = 0;
@@ -128,7 +134,8 @@ void dots(const float* w, int rows, const float* x, int64_t x_stride, const int3
   }
 }
 
-void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y, int64_t y_stride) noexcept {
+void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
+                  int64_t y_stride) noexcept {
   for (int t = 0; t < count; ++t) {
     const int8_t* a = x.codes + index[t] * x.code_stride;
     for (int r = 0; r < w.rows; ++r) {
@@ -164,8 +171,8 @@ void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
   }
 }
 
-void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group, const int32_t* index, int count, bool first,
-                  float* y, int64_t y_stride) noexcept {
+void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
+                  const int32_t* index, int count, bool first, float* y, int64_t y_stride) noexcept {
   for (int t = 0; t < count; ++t) {
     for (int r = 0; r < rows; ++r) {
       double sum = 0;
@@ -191,8 +198,9 @@ void conv_silu(float* x, const float* conv, float* oldest, const float* middle, 
   }
 }
 
-void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v, int64_t v_stride, const float* alpha,
-                const float* beta, int count, float* o, int64_t o_stride) noexcept {
+void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v,
+                int64_t v_stride, const float* alpha, const float* beta, int count, float* o,
+                int64_t o_stride) noexcept {
   for (int t = 0; t < count; ++t) {
     for (int j = 0; j < 32; ++j) {
       float Sk = 0, Sq = 0;
@@ -207,8 +215,8 @@ void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, cons
   }
 }
 
-void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add, float* C,
-          int64_t c_stride) noexcept {
+void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add,
+          float* C, int64_t c_stride) noexcept {
   for (int i = 0; i < m; ++i) {
     for (int j = 0; j < n; ++j) {
       float sum = add ? C[i * c_stride + j] : 0;
@@ -218,8 +226,8 @@ void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t 
   }
 }
 
-void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int /*span*/, float* peak, float* total,
-                 float* o, float* scores) noexcept {
+void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int /*span*/,
+                 float* peak, float* total, float* o, float* scores) noexcept {
   for (int r = 0; r < kQueryLanes; ++r) {
     if (visible[r] == 0) continue;
     float top = peak[r];

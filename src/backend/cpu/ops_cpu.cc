@@ -8,14 +8,23 @@
 namespace calla {
 namespace {
 
-int round_up(int n, int to) { return (n + to - 1) / to * to; }
+int round_up(int n, int to) {
+  return (n + to - 1) / to * to;
+}
 
-const uint8_t* bytes_of(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
+const uint8_t* bytes_of(const std::byte* p) {
+  return reinterpret_cast<const uint8_t*>(p);
+}
 
 WeightRows rows_of(const Linear& w, int row, int rows) {
   const Linear part = w.rows(row, rows);
-  return {bytes_of(part.weight), bytes_of(part.scales), bytes_of(part.biases), static_cast<int64_t>(w.row_bytes()), int64_t{2} * w.groups(),
-          rows, w.groups()};
+  return {bytes_of(part.weight),
+          bytes_of(part.scales),
+          bytes_of(part.biases),
+          static_cast<int64_t>(w.row_bytes()),
+          int64_t{2} * w.groups(),
+          rows,
+          w.groups()};
 }
 
 // Columns of groups [group, group + groups) only.
@@ -157,8 +166,8 @@ CpuOps::Input CpuOps::quantized(Mat<const float> x) {
   return {x, quant};
 }
 
-void CpuOps::product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index, int count, float* y,
-                     int64_t y_stride, Local& local) const {
+void CpuOps::product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index,
+                     int count, float* y, int64_t y_stride, Local& local) const {
   const WeightRows all = rows_of(w, row, rows);
   switch (route) {
     case Product::kGemvF32:
@@ -207,8 +216,8 @@ void CpuOps::project(Matrix x, std::initializer_list<const Linear*> w, std::init
     const Piece& piece = pieces[i];
     const int row = (task - piece.first_task) * kRowBlock, rows = std::min(kRowBlock, piece.w->out - row);
     for (int t = 0; t < x.rows; t += kTokenBlock) {
-      product(*piece.w, row, rows, piece.route, in, every_row_.data() + t, std::min(kTokenBlock, x.rows - t), piece.y.row(t) + row,
-              piece.y.stride, local_[thread]);
+      product(*piece.w, row, rows, piece.route, in, every_row_.data() + t, std::min(kTokenBlock, x.rows - t),
+              piece.y.row(t) + row, piece.y.stride, local_[thread]);
     }
   });
 }

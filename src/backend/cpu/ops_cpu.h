@@ -1,8 +1,8 @@
 #pragma once
 
-// The verbs on the processor: f32 activations, weights in place in the checkpoint, keys and values in bf16. Each verb cuts its work into
-// tasks for the pool and calls the kernels of one table. Results are the same bits for any number of threads, and a sequence gets the same
-// bits wherever it stands in a batch. Error bounds: docs/numerics.md.
+// The verbs on the processor: f32 activations, weights in place in the checkpoint, keys and values in bf16. Each verb
+// cuts its work into tasks for the pool and calls the kernels of one table. Results are the same bits for any number of
+// threads, and a sequence gets the same bits wherever it stands in a batch. Error bounds: docs/numerics.md.
 
 #include <algorithm>
 #include <cstddef>
@@ -27,7 +27,8 @@ class CpuOps {
   using Matrix = Mat<float>;
   using State = HostState<bf16, float>;
 
-  // All scratch for passes of up to `max_rows` rows is allocated here; the verbs allocate nothing. The pool and the table must outlive this.
+  // All scratch for passes of up to `max_rows` rows is allocated here; the verbs allocate nothing. The pool and the
+  // table must outlive this.
   CpuOps(const ModelConfig& config, Pool& pool, const KernelTable& kernels, int max_rows);
   // What the constructor allocates.
   static size_t scratch_bytes(const ModelConfig& config, int threads, int max_rows);
@@ -45,7 +46,8 @@ class CpuOps {
   void attend(Matrix qg, Matrix k, Matrix v, const Batch<State>& b, int layer, Matrix o);
 
   void conv_silu(Matrix qkv, Vec conv, const Batch<State>& b, int layer);
-  void delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b, int layer, Matrix o);
+  void delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b, int layer,
+                  Matrix o);
   void gated_rmsnorm(Matrix o, Matrix z, Vec gamma, Matrix y);
 
   void moe(Matrix x, const Moe& w, Matrix y);
@@ -66,12 +68,13 @@ class CpuOps {
 
   // Scratch of one thread.
   struct Local {
-    Buffer<float> rows;              // expanded weight rows: [kDotRows][widest]
+    Buffer<float> rows;  // expanded weight rows: [kDotRows][widest]
     Buffer<WeightTile> tile;
-    Buffer<float> gate, up;          // [kTokenBlock][kRowBlock]
-    Buffer<float> q, k, gates, state;  // delta rule: [kScanBlock][128] twice, alpha, beta and k·q, a dense [128][32] of S
-    Buffer<float> ring;              // convolution: [3][kConvBlock]
-    Buffer<float> query, query_o;    // attention: [lanes][256] twice
+    Buffer<float> gate, up;  // [kTokenBlock][kRowBlock]
+    Buffer<float> q, k, gates,
+        state;                     // delta rule: [kScanBlock][128] twice, alpha, beta and k·q, a dense [128][32] of S
+    Buffer<float> ring;            // convolution: [3][kConvBlock]
+    Buffer<float> query, query_o;  // attention: [lanes][256] twice
     Buffer<float> peaks, totals, scores;
   };
 
@@ -101,7 +104,8 @@ class CpuOps {
     int parts;  // how many tasks, this one first, make up the result; 0: not the first
   };
 
-  // f(member, size) for every shared buffer, f(Local::member, size) for every buffer of a thread: allocates them, or counts bytes.
+  // f(member, size) for every shared buffer, f(Local::member, size) for every buffer of a thread: allocates them, or
+  // counts bytes.
   template <class F>
   static void for_buffers(const Plan& p, F f);
   template <class F>
@@ -111,8 +115,8 @@ class CpuOps {
   void for_rows(int rows, int work_per_row, const F& f);
   Input quantized(Mat<const float> x);
   // y[t·y_stride + r] = row (row + r) of w times input row index[t], for r in [0, rows) and t in [0, count).
-  void product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index, int count, float* y,
-               int64_t y_stride, Local& local) const;
+  void product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index, int count,
+               float* y, int64_t y_stride, Local& local) const;
 
   void route_tokens(Matrix x, const Moe& w);
   void choose_experts(int row, int top_k);
@@ -129,32 +133,33 @@ class CpuOps {
   void norm_rope_row(int row, int position, Matrix qg, Matrix k, Vec q_norm, Vec k_norm);
 
   void conv_block(const Run<State>& run, int first, int channels, Matrix qkv, Vec conv, int layer, Local& local) const;
-  void delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, int layer, Matrix o,
-                  Local& local) const;
+  void delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, int layer,
+                  Matrix o, Local& local) const;
 
   const ModelConfig config_;
   const Plan plan_;
   Pool& pool_;
   const KernelTable& kernel_;
-  std::vector<Local> local_;           // per thread
+  std::vector<Local> local_;  // per thread
 
-  Buffer<int32_t> every_row_;          // 0, 1, 2, …
-  Buffer<int8_t> codes_;               // the input of a product as QuantRows
+  Buffer<int32_t> every_row_;  // 0, 1, 2, …
+  Buffer<int8_t> codes_;       // the input of a product as QuantRows
   Buffer<float> code_scales_, code_sums_;
 
-  // Experts. Slots of expert e are [first_slot_[e], first_slot_[e+1]), ascending by token; the shared expert comes last, with all tokens.
+  // Experts. Slots of expert e are [first_slot_[e], first_slot_[e+1]), ascending by token; the shared expert comes
+  // last, with all tokens.
   Buffer<int32_t> first_slot_, slot_token_;
   Buffer<float> slot_weight_;
-  Buffer<int32_t> chosen_;             // [rows][top_k]
+  Buffer<int32_t> chosen_;  // [rows][top_k]
   Buffer<float> chosen_weight_, router_logits_, shared_logits_;
   std::vector<ExpertTask> expert_tasks_;
-  Buffer<float> inner_;                // [slots][inner_width]
+  Buffer<float> inner_;  // [slots][inner_width]
   Buffer<int8_t> inner_codes_;
   Buffer<float> inner_scales_, inner_sums_;
 
-  Buffer<double> frequency_;           // theta^(−2j/64)
-  Buffer<int32_t> angle_position_;     // the position whose angles a row of cos_ and sin_ holds; −1: none
-  Buffer<float> cos_, sin_;            // [rows][32]
+  Buffer<double> frequency_;        // theta^(−2j/64)
+  Buffer<int32_t> angle_position_;  // the position whose angles a row of cos_ and sin_ holds; −1: none
+  Buffer<float> cos_, sin_;         // [rows][32]
   std::vector<AttendTask> attend_tasks_;
   Buffer<float> part_peaks_, part_totals_, part_o_;  // [kAttendSlots][lanes], and [..][256]
 };

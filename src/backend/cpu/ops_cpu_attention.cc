@@ -1,4 +1,5 @@
-// Attention: query and key norms with RoPE, then softmax over paged keys and values in one pass (running maximum and sum).
+// Attention: query and key norms with RoPE, then softmax over paged keys and values in one pass (running maximum and
+// sum).
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +11,8 @@ namespace calla {
 
 void CpuOps::norm_rope(Matrix qg, Matrix k, Vec q_norm, Vec k_norm, const Batch<State>& b) {
   for (const Run<State>& run : b.runs) {
-    for_rows(run.count, qg.cols / 2 + k.cols, [&](int i) { norm_rope_row(run.row + i, run.position + i, qg, k, q_norm, k_norm); });
+    for_rows(run.count, qg.cols / 2 + k.cols,
+             [&](int i) { norm_rope_row(run.row + i, run.position + i, qg, k, q_norm, k_norm); });
   }
 }
 
@@ -18,7 +20,8 @@ void CpuOps::norm_rope_row(int row, int position, Matrix qg, Matrix k, Vec q_nor
   constexpr int kPairs = kRotary / 2;
   float* cos = cos_.data() + size_t(row) * kPairs;
   float* sin = sin_.data() + size_t(row) * kPairs;
-  if (angle_position_[row] != position) {  // the first attention layer of a pass; in double, so that position 262143 is as good as 1
+  if (angle_position_[row] !=
+      position) {  // the first attention layer of a pass; in double, so that position 262143 is as good as 1
     for (int j = 0; j < kPairs; ++j) {
       const double angle = position * frequency_[j];
       cos[j] = static_cast<float>(std::cos(angle));
@@ -75,14 +78,16 @@ void CpuOps::plan_attention(const Batch<State>& b) {
       for (int h = 0; h < config_.kv_heads; ++h) {
         for (int i = 0; i < parts; ++i) {
           const auto page_of = [&](int part) { return static_cast<int>(int64_t{pages} * part / parts); };
-          attend_tasks_.push_back({&run, h, first, tokens, page_of(i), page_of(i + 1), parts > 1 ? slots++ : -1, i == 0 ? parts : 0});
+          attend_tasks_.push_back(
+              {&run, h, first, tokens, page_of(i), page_of(i + 1), parts > 1 ? slots++ : -1, i == 0 ? parts : 0});
         }
       }
     }
   }
 }
 
-// Query rows of a task are lanes: lane = token·group + head within the group. Lanes past the last are padding that sees no position.
+// Query rows of a task are lanes: lane = token·group + head within the group. Lanes past the last are padding that sees
+// no position.
 void CpuOps::attend_task(const AttendTask& task, Matrix qg, int layer, Matrix o, Local& local) {
   const Run<State>& run = *task.run;
   const int group = config_.heads / config_.kv_heads, lanes = task.tokens * group;
@@ -114,8 +119,8 @@ void CpuOps::attend_task(const AttendTask& task, Matrix qg, int layer, Matrix o,
         span = std::max(span, visible[i]);
       }
       if (span == 0) continue;
-      kernel_.attend_page(local.query.data() + first * kHeadDim, bits(0), bits(1), visible, span, peak + first, total + first,
-                          sum + first * kHeadDim, local.scores.data());
+      kernel_.attend_page(local.query.data() + first * kHeadDim, bits(0), bits(1), visible, span, peak + first,
+                          total + first, sum + first * kHeadDim, local.scores.data());
     }
   }
   if (!whole) return;
@@ -140,7 +145,8 @@ void CpuOps::merge_parts(const AttendTask& first, Matrix qg, Matrix o) {
   }
 }
 
-void CpuOps::write_attended(const AttendTask& task, int lane, float total, const float* sum, Matrix qg, Matrix o) const {
+void CpuOps::write_attended(const AttendTask& task, int lane, float total, const float* sum, Matrix qg,
+                            Matrix o) const {
   const int group = config_.heads / config_.kv_heads;
   const int row = task.run->row + task.first_token + lane / group, head = task.kv_head * group + lane % group;
   const float* gate = qg.row(row) + head * 2 * kHeadDim + kHeadDim;

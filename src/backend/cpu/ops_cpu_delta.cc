@@ -18,7 +18,8 @@ void CpuOps::conv_silu(Matrix qkv, Vec conv, const Batch<State>& b, int layer) {
 }
 
 // A ring of the last three inputs: the kernel leaves each input where the oldest was.
-void CpuOps::conv_block(const Run<State>& run, int first, int channels, Matrix qkv, Vec conv, int layer, Local& local) const {
+void CpuOps::conv_block(const Run<State>& run, int first, int channels, Matrix qkv, Vec conv, int layer,
+                        Local& local) const {
   constexpr int kPast = kConvTaps - 1;
   float* window = run.state->window(layer) + first;
   float* ring[kPast];
@@ -27,21 +28,23 @@ void CpuOps::conv_block(const Run<State>& run, int first, int channels, Matrix q
     std::memcpy(ring[j], window + size_t(j) * qkv.cols, sizeof(float) * channels);
   }
   for (int i = 0; i < run.count; ++i) {
-    kernel_.conv_silu(qkv.row(run.row + i) + first, conv.data() + size_t(first) * kConvTaps, ring[0], ring[1], ring[2], channels);
+    kernel_.conv_silu(qkv.row(run.row + i) + first, conv.data() + size_t(first) * kConvTaps, ring[0], ring[1], ring[2],
+                      channels);
     std::rotate(ring, ring + 1, ring + kPast);
   }
   for (int j = 0; j < kPast; ++j) std::memcpy(window + size_t(j) * qkv.cols, ring[j], sizeof(float) * channels);
 }
 
-void CpuOps::delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b, int layer, Matrix o) {
+void CpuOps::delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b, int layer,
+                        Matrix o) {
   const int heads = config_.v_heads;
   pool_.run_on(static_cast<int>(b.runs.size()) * heads, [&](int task, int thread) {
     delta_head(b.runs[task / heads], task % heads, qkv, a, beta, A_log, dt_bias, layer, o, local_[thread]);
   });
 }
 
-void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, int layer, Matrix o,
-                        Local& local) const {
+void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias,
+                        int layer, Matrix o, Local& local) const {
   const int k_head = head * config_.k_heads / config_.v_heads, key_width = config_.k_heads * kGdnDim;
   constexpr float kEps = kGdnDim * 1e-6f;  // MLX: rms_norm with eps 1e-6, seen as eps on Σx²
   const float query_scale = static_cast<float>(1 / std::sqrt(double{kGdnDim}));
@@ -70,14 +73,16 @@ void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, M
       float* part = S + column;
       int64_t stride = kGdnDim;
       const auto copy = [&](float* to, int64_t to_stride, const float* from, int64_t from_stride) {
-        for (int d = 0; d < kGdnDim; ++d) std::memcpy(to + d * to_stride, from + d * from_stride, sizeof(float) * kScanColumns);
+        for (int d = 0; d < kGdnDim; ++d)
+          std::memcpy(to + d * to_stride, from + d * from_stride, sizeof(float) * kScanColumns);
       };
       if (dense_state(count)) {
         copy(local.state.data(), kScanColumns, part, kGdnDim);
         part = local.state.data();
         stride = kScanColumns;
       }
-      kernel_.delta_scan(part, stride, local.q.data(), local.k.data(), kq, v, qkv.stride, alpha, write, count, out, o.stride);
+      kernel_.delta_scan(part, stride, local.q.data(), local.k.data(), kq, v, qkv.stride, alpha, write, count, out,
+                         o.stride);
       if (dense_state(count)) copy(S + column, kGdnDim, part, kScanColumns);
     }
   }

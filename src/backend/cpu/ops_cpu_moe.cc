@@ -1,5 +1,6 @@
-// Mixture of experts in three parallel regions: router; gate, up and SiLU of all chosen experts and the shared one; down. The last is cut
-// by output rows, and a task adds up all experts of its rows in ascending order: no two threads meet in one sum, and the order is fixed.
+// Mixture of experts in three parallel regions: router; gate, up and SiLU of all chosen experts and the shared one;
+// down. The last is cut by output rows, and a task adds up all experts of its rows in ascending order: no two threads
+// meet in one sum, and the order is fixed.
 
 #include <algorithm>
 #include <cmath>
@@ -44,12 +45,14 @@ void CpuOps::route_tokens(Matrix x, const Moe& w) {
       return;
     }
     const int row = task * kRouterBlock, rows = std::min(kRouterBlock, w.router.out - row);
-    product(w.router, row, rows, route, in, every_row_.data(), x.rows, router_logits_.data() + row, plan_.experts, local_[thread]);
+    product(w.router, row, rows, route, in, every_row_.data(), x.rows, router_logits_.data() + row, plan_.experts,
+            local_[thread]);
   });
   for_rows(x.rows, 8 * plan_.experts, [&](int row) { choose_experts(row, w.top_k); });
 }
 
-// The top_k largest logits of a row, ties to the lower index, and their softmax. Renormalising the softmax over all experts gives the same.
+// The top_k largest logits of a row, ties to the lower index, and their softmax. Renormalising the softmax over all
+// experts gives the same.
 void CpuOps::choose_experts(int row, int top_k) {
   const float* logits = router_logits_.data() + size_t(row) * plan_.experts;
   int32_t* chosen = chosen_.data() + size_t(row) * top_k;
@@ -95,27 +98,34 @@ void CpuOps::plan_experts(int rows, int top_k) {
   for (int e = 0; e < plan_.experts; ++e) add(e, first_slot_[e], first_slot_[e + 1]);
 }
 
-// inner = silu(gate·x) ⊙ up·x for one group of 64 of an expert's inner width, quantised at once where the down product takes int8.
+// inner = silu(gate·x) ⊙ up·x for one group of 64 of an expert's inner width, quantised at once where the down product
+// takes int8.
 void CpuOps::inner_task(const Moe& w, const ExpertTask& task, int group, const Input& in, Local& local) {
   const Mlp& mlp = task.expert == plan_.experts ? w.shared : w.experts[task.expert];
   const int32_t* tokens = slot_token_.data() + task.slot;
   const int row = group * kGroup;
-  product(mlp.gate, row, kGroup, product_route(mlp.gate.format, mlp.gate.out, task.total), in, tokens, task.count, local.gate.data(), kRowBlock, local);
-  product(mlp.up, row, kGroup, product_route(mlp.up.format, mlp.up.out, task.total), in, tokens, task.count, local.up.data(), kRowBlock, local);
+  product(mlp.gate, row, kGroup, product_route(mlp.gate.format, mlp.gate.out, task.total), in, tokens, task.count,
+          local.gate.data(), kRowBlock, local);
+  product(mlp.up, row, kGroup, product_route(mlp.up.format, mlp.up.out, task.total), in, tokens, task.count,
+          local.up.data(), kRowBlock, local);
   const bool int8 = takes_int8(product_route(mlp.down.format, mlp.down.out, task.total));
   for (int t = 0; t < task.count; ++t) {
-    const size_t slot = task.slot + t, at = slot * plan_.inner_width + row, at_group = slot * (plan_.inner_width / kGroup) + group;
+    const size_t slot = task.slot + t, at = slot * plan_.inner_width + row,
+                 at_group = slot * (plan_.inner_width / kGroup) + group;
     float* inner = inner_.data() + at;
     kernel_.silu_mul(local.gate.data() + t * kRowBlock, local.up.data() + t * kRowBlock, kGroup, inner);
-    if (int8) kernel_.quantize(inner, kGroup, inner_codes_.data() + at, inner_scales_.data() + at_group, inner_sums_.data() + at_group);
+    if (int8)
+      kernel_.quantize(inner, kGroup, inner_codes_.data() + at, inner_scales_.data() + at_group,
+                       inner_sums_.data() + at_group);
   }
 }
 
 // y = Σ_e weight_e · down_e·inner_e for some output rows.
 void CpuOps::outer_task(const Moe& w, int row, int rows, Matrix y, Local& local) {
   for (int i = 0; i < y.rows; ++i) std::fill_n(y.row(i) + row, rows, 0.0f);
-  const Input in = {Mat<const float>(inner_.data(), plan_.slots, plan_.inner_width),
-                    {inner_codes_.data(), inner_scales_.data(), inner_sums_.data(), plan_.inner_width, plan_.inner_width / kGroup}};
+  const Input in = {
+      Mat<const float>(inner_.data(), plan_.slots, plan_.inner_width),
+      {inner_codes_.data(), inner_scales_.data(), inner_sums_.data(), plan_.inner_width, plan_.inner_width / kGroup}};
   for (const ExpertTask& task : expert_tasks_) {
     const Linear& down = task.expert == plan_.experts ? w.shared.down : w.experts[task.expert].down;
     const Product route = product_route(down.format, down.out, task.total);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Which kernel serves which shape: pure functions, tested at each edge and on both sides. Numbers were measured with bench/kernels_bench.cc.
+// Which kernel serves which shape: pure functions, tested at each edge and on both sides. Numbers were measured with
+// bench/kernels_bench.cc.
 
 #include <algorithm>
 
@@ -18,24 +19,32 @@ enum class Product {
 // Products this narrow stay in f32: they are a thousandth of the work, and what they feed is sensitive (decay, gates).
 inline constexpr int kNarrow = 64;
 
-// A product of `count` tokens with a matrix of `out` rows. 8-bit weights mark the router and the shared gate, where a wrong expert costs more
-// than any rounding: they meet f32 activations too.
+// A product of `count` tokens with a matrix of `out` rows. 8-bit weights mark the router and the shared gate, where a
+// wrong expert costs more than any rounding: they meet f32 activations too.
 constexpr Product product_route(Linear::Format format, int out, int count) {
   const bool f32 = format != Linear::Format::kAffine4 || out <= kNarrow;
   if (f32) return count <= 2 ? Product::kGemvF32 : Product::kDotsF32;
   return count <= 2 ? Product::kGemvInt8 : Product::kTileInt8;
 }
 // The same without int8, for products that decide something.
-constexpr Product exact_route(int count) { return count <= 2 ? Product::kGemvF32 : Product::kDotsF32; }
-constexpr bool takes_int8(Product p) { return p == Product::kGemvInt8 || p == Product::kTileInt8; }
+constexpr Product exact_route(int count) {
+  return count <= 2 ? Product::kGemvF32 : Product::kDotsF32;
+}
+constexpr bool takes_int8(Product p) {
+  return p == Product::kGemvInt8 || p == Product::kTileInt8;
+}
 
-// Output rows of one task. A multiple of the tile's 16; 64 rows of 1 KiB amortise the hand-out and still feed 16 threads.
+// Output rows of one task. A multiple of the tile's 16; 64 rows of 1 KiB amortise the hand-out and still feed 16
+// threads.
 inline constexpr int kRowBlock = 64;
 // Tokens that one task takes at a time, so that their activations stay in L2 while the rows of the block pass.
 inline constexpr int kTokenBlock = 128;
 
-// Output rows of one task of the experts' down product: a token alone reads long stretches of each expert, many tokens want many tasks.
-constexpr int outer_block(int count) { return count <= 2 ? kRowBlock : kRowBlock / 2; }
+// Output rows of one task of the experts' down product: a token alone reads long stretches of each expert, many tokens
+// want many tasks.
+constexpr int outer_block(int count) {
+  return count <= 2 ? kRowBlock : kRowBlock / 2;
+}
 // Rows of the router in one task, and expanded rows that one f32 product holds.
 inline constexpr int kRouterBlock = 16;
 inline constexpr int kDotRows = 4;
@@ -45,16 +54,22 @@ inline constexpr int kConvBlock = 512;
 // Tokens whose normalised q and k a task of the delta rule holds at a time.
 inline constexpr int kScanBlock = 64;
 inline constexpr int kScanColumns = 32;
-// Delta rule: from this many tokens on, 32 columns of the state are copied to a dense 16 KiB that stays in L1; below, it is used in place.
+// Delta rule: from this many tokens on, 32 columns of the state are copied to a dense 16 KiB that stays in L1; below,
+// it is used in place.
 inline constexpr int kDenseStateFrom = 4;
-constexpr bool dense_state(int count) { return count >= kDenseStateFrom; }
+constexpr bool dense_state(int count) {
+  return count >= kDenseStateFrom;
+}
 
-// Attention: tokens of one run that share a task, so that their query rows (tokens × group) fill about 32 lanes per page.
-constexpr int query_tokens(int group, int count) { return std::clamp(32 / group, 1, std::max(1, count)); }
-// Into how many parts the pages of one task are split, so that few long contexts still keep many threads busy. Depends on the batch only,
-// not on the number of threads: results are the same for any.
-inline constexpr int kAttendSlots = 64;   // partial results that scratch has room for
-inline constexpr int kPagesPerPart = 8;   // at least
+// Attention: tokens of one run that share a task, so that their query rows (tokens × group) fill about 32 lanes per
+// page.
+constexpr int query_tokens(int group, int count) {
+  return std::clamp(32 / group, 1, std::max(1, count));
+}
+// Into how many parts the pages of one task are split, so that few long contexts still keep many threads busy. Depends
+// on the batch only, not on the number of threads: results are the same for any.
+inline constexpr int kAttendSlots = 64;  // partial results that scratch has room for
+inline constexpr int kPagesPerPart = 8;  // at least
 constexpr int page_parts(int units, int pages) {
   return std::max(1, std::min(kAttendSlots / std::max(1, units), pages / kPagesPerPart));
 }

@@ -39,7 +39,8 @@ Result<const KernelTable*> select_table(std::string_view isa) {
   if (std::ranges::find(kNames, isa) == kNames.end()) {
     return invalid(fmt::format("unknown instruction set \"{}\": expected one of {}", isa, fmt::join(kNames, ", ")));
   }
-  return fail(Error::Code::kUnsupported, fmt::format("this processor ({}) cannot run the {} kernels", cpu_info().name, isa));
+  return fail(Error::Code::kUnsupported,
+              fmt::format("this processor ({}) cannot run the {} kernels", cpu_info().name, isa));
 }
 
 }  // namespace calla

@@ -1,5 +1,5 @@
-// Every kernel of every table against plain double arithmetic, with bounds derived from the sums: a dot product of n terms in any order
-// errs by at most n·u·Σ|a||b|, u = 2^-24.
+// Every kernel of every table against plain double arithmetic, with bounds derived from the sums: a dot product of n
+// terms in any order errs by at most n·u·Σ|a||b|, u = 2^-24.
 
 #include "tests/backend/cpu/testing.h"
 
@@ -12,8 +12,12 @@ namespace {
 using Kernels = EveryTable;
 CALLA_EVERY_TABLE(Kernels);
 
-double silu(double t) { return t / (1 + std::exp(-t)); }
-double sigmoid(double t) { return 1 / (1 + std::exp(-t)); }
+double silu(double t) {
+  return t / (1 + std::exp(-t));
+}
+double sigmoid(double t) {
+  return 1 / (1 + std::exp(-t));
+}
 
 const int kLengths[] = {1, 2, 7, 8, 9, 31, 32, 33, 64, 128, 200, 2048};
 
@@ -53,7 +57,8 @@ TEST_P(Kernels, ExpAtTheEnds) {
 TEST_P(Kernels, Norms) {
   for (const int n : kLengths) {
     for (const double scale : {1e-6, 1.0, 1e6, 0.0}) {
-      const auto x = normals(random, n, scale), gamma = normals(random, n), z = normals(random, n), add = normals(random, n, scale);
+      const auto x = normals(random, n, scale), gamma = normals(random, n), z = normals(random, n),
+                 add = normals(random, n, scale);
       double squares = 0, squares_sum = 0;
       for (int i = 0; i < n; ++i) squares += double{x[i]} * x[i];
       for (int i = 0; i < n; ++i) squares_sum += std::pow(double{x[i] + add[i]}, 2);
@@ -69,9 +74,13 @@ TEST_P(Kernels, Norms) {
         const double want = x[i] * inverse * gamma[i];
         EXPECT_NEAR(y[i], want, tolerance * std::abs(want)) << n;
         EXPECT_NEAR(gated[i], want * silu(z[i]), tolerance * std::abs(want * silu(z[i])) * 1.5 + 1e-38) << n;
-        EXPECT_NEAR(unit[i], 0.25 * x[i] / std::sqrt(squares + 1e-4), tolerance * std::abs(x[i]) / std::sqrt(squares + 1e-4)) << n;
+        EXPECT_NEAR(unit[i], 0.25 * x[i] / std::sqrt(squares + 1e-4),
+                    tolerance * std::abs(x[i]) / std::sqrt(squares + 1e-4))
+            << n;
         EXPECT_EQ(sum[i], x[i] + add[i]);
-        EXPECT_NEAR(h[i], double{sum[i]} * inverse_sum * gamma[i], tolerance * std::abs(sum[i] * inverse_sum * gamma[i])) << n;
+        EXPECT_NEAR(h[i], double{sum[i]} * inverse_sum * gamma[i],
+                    tolerance * std::abs(sum[i] * inverse_sum * gamma[i]))
+            << n;
       }
     }
   }
@@ -148,7 +157,8 @@ Expected expect_product(const RandomLinear& w, int r, std::span<const float> x, 
   const auto row = w.row(r);
   const Linear& l = w.linear;
   for (int c = 0; c < l.in; ++c) {
-    const double bias = l.format == Linear::Format::kBf16 ? 0 : std::abs(load_bf16(l.biases, size_t(r) * l.groups() + c / kGroup));
+    const double bias =
+        l.format == Linear::Format::kBf16 ? 0 : std::abs(load_bf16(l.biases, size_t(r) * l.groups() + c / kGroup));
     e.value += row[c] * x[c];
     e.magnitude += (std::abs(row[c] - bias) + 2 * bias) * std::abs(x[c]);
     if (steps != nullptr) e.quantisation += std::abs(row[c]) * steps[c / kGroup] * 0.5001;
@@ -164,8 +174,12 @@ const Shape kShapes[] = {{1, 64}, {3, 128}, {16, 192}, {17, 448}, {5, 512}, {33,
 // Every f32 route: gemv and expanded dot products.
 TEST_P(Kernels, ProductsInF32) {
   for (const auto format : {Linear::Format::kBf16, Linear::Format::kAffine8, Linear::Format::kAffine4}) {
-    const auto gemv = format == Linear::Format::kBf16 ? k.gemv_bf16 : format == Linear::Format::kAffine8 ? k.gemv_q8 : k.gemv_q4;
-    const auto expand = format == Linear::Format::kBf16 ? k.expand_bf16 : format == Linear::Format::kAffine8 ? k.expand_q8 : k.expand_q4;
+    const auto gemv = format == Linear::Format::kBf16      ? k.gemv_bf16
+                      : format == Linear::Format::kAffine8 ? k.gemv_q8
+                                                           : k.gemv_q4;
+    const auto expand = format == Linear::Format::kBf16      ? k.expand_bf16
+                        : format == Linear::Format::kAffine8 ? k.expand_q8
+                                                             : k.expand_q4;
     for (const auto [out, in] : kShapes) {
       const RandomLinear w(random, format, out, in);
       const int count = 3;
@@ -209,7 +223,8 @@ TEST_P(Kernels, ProductsInInt8) {
       Guarded<int8_t> codes(x.size());
       Guarded<float> scales(x.size() / kGroup), sums(x.size() / kGroup);
       for (int t = 0; t <= count; ++t) {
-        k.quantize(x.data() + size_t(t) * in, in, codes.data() + size_t(t) * in, scales.data() + t * groups, sums.data() + t * groups);
+        k.quantize(x.data() + size_t(t) * in, in, codes.data() + size_t(t) * in, scales.data() + t * groups,
+                   sums.data() + t * groups);
       }
       const QuantRows quant = {codes.data(), scales.data(), sums.data(), in, groups};
       const int64_t stride = out + 1;
@@ -230,7 +245,8 @@ TEST_P(Kernels, ProductsInInt8) {
       }
       for (int t = 0; t < count; ++t) {
         for (int r = 0; r < out; ++r) {
-          const Expected e = expect_product(w, r, {x.data() + size_t(index[t]) * in, size_t(in)}, scales.data() + index[t] * groups);
+          const Expected e =
+              expect_product(w, r, {x.data() + size_t(index[t]) * in, size_t(in)}, scales.data() + index[t] * groups);
           const double tolerance = e.quantisation + (groups + 10) * kUlp * e.magnitude * 1.01;
           EXPECT_NEAR(y[t * stride + r], e.value, tolerance) << out << "x" << in;
           EXPECT_NEAR(z[t * stride + r], e.value, tolerance) << out << "x" << in;
@@ -295,7 +311,8 @@ TEST_P(Kernels, ConvolutionWithTails) {
   }
 }
 
-// α down to 1e-12, β up to 1, in place and dense. A column of S has norm at most ‖S₀‖ + √n·max|v|: every step projects, decays and adds.
+// α down to 1e-12, β up to 1, in place and dense. A column of S has norm at most ‖S₀‖ + √n·max|v|: every step projects,
+// decays and adds.
 TEST_P(Kernels, DeltaScan) {
   for (const int count : {1, 2, 5, 64}) {
     for (const int64_t s_stride : {int64_t{32}, int64_t{128}}) {
@@ -313,7 +330,8 @@ TEST_P(Kernels, DeltaScan) {
           for (int d = 0; d < kGdnDim; ++d) norm += std::pow((*p)[t * kGdnDim + d], 2);
           for (int d = 0; d < kGdnDim; ++d) (*p)[t * kGdnDim + d] /= static_cast<float>(std::sqrt(norm));
         }
-        kq[t] = static_cast<float>(std::inner_product(&q[t * kGdnDim], &q[t * kGdnDim] + kGdnDim, &kk[t * kGdnDim], 0.0));
+        kq[t] =
+            static_cast<float>(std::inner_product(&q[t * kGdnDim], &q[t * kGdnDim] + kGdnDim, &kk[t * kGdnDim], 0.0));
       }
       std::vector<double> state(kGdnDim * 32), want(count * 32);
       double largest = 0;
@@ -330,7 +348,8 @@ TEST_P(Kernels, DeltaScan) {
           want[t * 32 + j] = out;
         }
       }
-      k.delta_scan(S.data(), s_stride, q.data(), kk.data(), kq.data(), v.data(), v_stride, alpha.data(), beta.data(), count, o.data(), o_stride);
+      k.delta_scan(S.data(), s_stride, q.data(), kk.data(), kq.data(), v.data(), v_stride, alpha.data(), beta.data(),
+                   count, o.data(), o_stride);
       const double tolerance = 2 * (kGdnDim + 4) * kUlp * count * (3 + std::sqrt(count) * largest);
       for (int j = 0; j < 32; ++j) {
         for (int t = 0; t < count; ++t) EXPECT_NEAR(o[t * o_stride + j], want[t * 32 + j], tolerance);
@@ -359,13 +378,15 @@ TEST_P(Kernels, AttendPage) {
         keys[i] = live ? to_bf16(static_cast<float>(random.normal())).bits : 0x7fff;
         values[i] = live ? to_bf16(static_cast<float>(random.normal())).bits : 0x7fff;
       }
-      k.attend_page(q.data(), keys.data(), values.data(), visible, span, peak.data(), total.data(), o.data(), scores.data());
+      k.attend_page(q.data(), keys.data(), values.data(), visible, span, peak.data(), total.data(), o.data(),
+                    scores.data());
       for (int r = 0; r < 8; ++r) {
         for (int t = 0; t < visible[r]; ++t) {
           double s = 0;
           for (int d = 0; d < kHeadDim; ++d) s += double{q[r * kHeadDim + d]} * to_f32(bf16{keys[t * kHeadDim + d]});
           totals[r] += std::exp(s);
-          for (int d = 0; d < kHeadDim; ++d) sums[r * kHeadDim + d] += std::exp(s) * to_f32(bf16{values[t * kHeadDim + d]});
+          for (int d = 0; d < kHeadDim; ++d)
+            sums[r * kHeadDim + d] += std::exp(s) * to_f32(bf16{values[t * kHeadDim + d]});
         }
       }
     }
@@ -376,7 +397,8 @@ TEST_P(Kernels, AttendPage) {
       }
       // A score errs by 40u·Σ|q||k|, below 40u·256·0.2·0.8·…; p by e to that; the rest is a convex sum of |v| ≤ 5.
       const double tolerance = 5 * (2 * 40 * kUlp * 256 * 0.2 + 200 * kUlp);
-      for (int d = 0; d < kHeadDim; ++d) EXPECT_NEAR(o[r * kHeadDim + d] / total[r], sums[r * kHeadDim + d] / totals[r], tolerance);
+      for (int d = 0; d < kHeadDim; ++d)
+        EXPECT_NEAR(o[r * kHeadDim + d] / total[r], sums[r * kHeadDim + d] / totals[r], tolerance);
     }
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the tests of the CPU backend share: buffers with guards and poison, random weights at odd addresses, a small model.
+// What the tests of the CPU backend share: buffers with guards and poison, random weights at odd addresses, a small
+// model.
 
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@
 #include "backend/cpu/select.h"
 #include "base/random.h"
 #include "formats/config.h"
+#include "model/state.h"
 #include "model/weights.h"
 #include "ops/linear.h"
 
@@ -28,7 +30,8 @@ inline constexpr double kUlp = 0x1p-24;  // half a unit in the last place of f32
 template <class T>
 class Guarded {
  public:
-  explicit Guarded(size_t n, size_t shift = 0) : n_(n), shift_(shift), bytes_(2 * kGuard + n * sizeof(T) + shift, std::byte{0xff}) {
+  explicit Guarded(size_t n, size_t shift = 0)
+      : n_(n), shift_(shift), bytes_(2 * kGuard + n * sizeof(T) + shift, std::byte{0xff}) {
     std::memset(bytes_.data(), kMark, kGuard + shift_);
     std::memset(bytes_.data() + bytes_.size() - kGuard, kMark, kGuard);
   }
@@ -105,7 +108,8 @@ class RandomLinear {
 
 inline WeightRows all_rows(const Linear& w) {
   const auto bytes = [](const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); };
-  return {bytes(w.weight), bytes(w.scales), bytes(w.biases), static_cast<int64_t>(w.row_bytes()), int64_t{2} * w.groups(), w.out, w.groups()};
+  return {bytes(w.weight),         bytes(w.scales), bytes(w.biases), static_cast<int64_t>(w.row_bytes()),
+          int64_t{2} * w.groups(), w.out,           w.groups()};
 }
 
 // Normalised mean squared error: Σ(x−y)² / Σy².
@@ -126,9 +130,12 @@ class EveryTable : public ::testing::TestWithParam<const KernelTable*> {
   const KernelTable& k = *GetParam();
   Random random{20261130};
 };
-inline std::string table_name(const ::testing::TestParamInfo<const KernelTable*>& info) { return info.param->isa; }
-#define CALLA_EVERY_TABLE(suite) \
-  INSTANTIATE_TEST_SUITE_P(, suite, ::testing::ValuesIn(available_tables().begin(), available_tables().end()), table_name)
+inline std::string table_name(const ::testing::TestParamInfo<const KernelTable*>& info) {
+  return info.param->isa;
+}
+#define CALLA_EVERY_TABLE(suite)                                                                               \
+  INSTANTIATE_TEST_SUITE_P(, suite, ::testing::ValuesIn(available_tables().begin(), available_tables().end()), \
+                           table_name)
 
 // A model of four layers, the last attends; widths that are odd multiples of 64.
 inline ModelConfig small_config() {
