@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "text/chat_json.h"
 
@@ -104,47 +106,52 @@ class Reader {
     if (!message.is_object()) return wrong_type(path, "an object", message);
     ChatMessage m;
     CALLA_ASSIGN(m.role, read_role(member(message, "role"), path));
-    const bool system = m.role == ChatRole::kSystem;
-    bool dropped = false;
-    const Json& content = member(message, "content");
-    const std::string content_path = path + ".content";
-    if (content.is_string()) {
-      m.content.push_back({ChatPart::Kind::kText, content.get<std::string>()});
-    } else if (content.is_array()) {
-      for (size_t i = 0; i < content.size(); ++i) {
-        CALLA_ASSIGN(ChatPart part, read_part(content[i], fmt::format("{}[{}]", content_path, i)));
-        m.content.push_back(std::move(part));
-      }
-    } else if (!content.is_null()) {
-      return wrong_type(content_path, "a string, an array of parts or null", content);
-    }
-    for (size_t i = 0; system && i < m.content.size(); ++i) {
-      if (m.content[i].kind == ChatPart::Kind::kText) continue;
-      return invalid(fmt::format("{}[{}]: a system message cannot contain images or videos", content_path, i));
-    }
-    if (system && lenient_) {
-      dropped = std::erase_if(m.content, [](const ChatPart& p) { return p.text.starts_with("x-anthropic-"); }) > 0 &&
-                m.content.empty();
-    }
+    CALLA_ASSIGN(m.content, read_content(member(message, "content"), path + ".content"));
     if (m.role == ChatRole::kAssistant) {
       read_reasoning(message, m);
       CALLA_TRY(read_calls(member(message, "tool_calls"), path + ".tool_calls", m));
     }
-    if (!dropped) out_.messages.push_back(std::move(m));
+    if (m.role == ChatRole::kSystem) {
+      const auto media = std::find_if(m.content.begin(), m.content.end(),
+                                      [](const ChatPart& p) { return p.kind != ChatPart::Kind::kText; });
+      if (media != m.content.end()) {
+        return invalid(fmt::format("{}.content[{}]: a system message cannot contain images or videos", path,
+                                   media - m.content.begin()));
+      }
+      const auto is_billing = [](const ChatPart& p) { return p.text.starts_with("x-anthropic-"); };
+      if (lenient_ && std::erase_if(m.content, is_billing) > 0 && m.content.empty()) return {};
+    }
+    out_.messages.push_back(std::move(m));
     return {};
+  }
+
+  Result<std::vector<ChatPart>> read_content(const Json& content, const std::string& path) const {
+    std::vector<ChatPart> parts;
+    if (content.is_string()) {
+      parts.push_back({ChatPart::Kind::kText, content.get<std::string>()});
+    } else if (content.is_array()) {
+      for (size_t i = 0; i < content.size(); ++i) {
+        CALLA_ASSIGN(ChatPart part, read_part(content[i], fmt::format("{}[{}]", path, i)));
+        parts.push_back(std::move(part));
+      }
+    } else if (!content.is_null()) {
+      return wrong_type(path, "a string, an array of parts or null", content);
+    }
+    return parts;
   }
 
   // The template's order of questions: a part with an image key is an image even if it also has a text.
   Result<ChatPart> read_part(const Json& part, const std::string& path) const {
     if (!part.is_object()) return wrong_type(path, "an object", part);
     const std::string_view type = text_of(member(part, "type"));
-    if (part.contains("image") || part.contains("image_url") || type == "image")
-      return ChatPart{ChatPart::Kind::kImage, {}};
-    if (part.contains("video") || type == "video") return ChatPart{ChatPart::Kind::kVideo, {}};
+    constexpr auto kImage = ChatPart::Kind::kImage;
+    constexpr auto kVideo = ChatPart::Kind::kVideo;
+    if (part.contains("image") || part.contains("image_url") || type == "image") return ChatPart{kImage, {}};
+    if (part.contains("video") || type == "video") return ChatPart{kVideo, {}};
     const char* text_key = "text";
     if (!part.contains("text") && lenient_) {
-      if (type == "image_url" || type == "input_image") return ChatPart{ChatPart::Kind::kImage, {}};
-      if (type == "video_url" || type == "input_video") return ChatPart{ChatPart::Kind::kVideo, {}};
+      if (type == "image_url" || type == "input_image") return ChatPart{kImage, {}};
+      if (type == "video_url" || type == "input_video") return ChatPart{kVideo, {}};
       if (type == "refusal") text_key = "refusal";
     }
     if (!part.contains(text_key)) {

@@ -36,21 +36,26 @@ enum class ChatRole : uint8_t { kSystem, kUser, kAssistant, kTool };
 
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
-  std::vector<ChatPart> content;  // what the model reads is the parts' concatenation: how a text is cut does not matter
-  std::optional<std::string>
-      reasoning;  // of an assistant; unset: taken from a <think> block in the content, if there is one
-  std::vector<ChatToolCall> tool_calls;  // of an assistant
+  // What the model reads is the parts' concatenation: how a text is cut into parts does not matter.
+  std::vector<ChatPart> content;
+  // The rest is of an assistant. Unset reasoning is taken from a <think> block in the content, if there is one.
+  std::optional<std::string> reasoning;
+  std::vector<ChatToolCall> tool_calls;
 };
 
 struct Conversation {
   std::vector<ChatMessage> messages;
-  std::vector<std::string>
-      tools;  // each tool's definition, outer {"type": "function", …} included, as one line (python_json)
-  bool add_generation_prompt = true;  // end with the header of the answer that the model is to write
-  std::optional<bool> thinking;       // whether that answer starts with reasoning; unset: the template's default
-  bool preserve_thinking =
-      false;                   // keep the reasoning of finished turns, which makes a growing history append-only (3.6)
-  bool add_vision_id = false;  // number the images and videos: "Picture 1: "
+  // Each tool's definition with its outer {"type": "function", …}, as one line (python_json).
+  std::vector<std::string> tools;
+  // End with the header of the answer that the model is to write.
+  bool add_generation_prompt = true;
+  // Whether that answer starts with reasoning. Unset: the template's default.
+  std::optional<bool> thinking;
+  // Keep the reasoning of finished turns (3.6 only). Then a prompt and its answer are the start of the next prompt,
+  // byte for byte; without it, a new user message takes the reasoning out of the turn before.
+  bool preserve_thinking = false;
+  // Number the images and videos: "Picture 1: ".
+  bool add_vision_id = false;
 };
 
 // How much is accepted.
