@@ -17,6 +17,8 @@ int main_checked(int argc, char** argv) {
   Run run;
   add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
   add_render(*app.add_subcommand("render", "Show the prompt that a chat request becomes"), run);
+  add_quantize(*app.add_subcommand("quantize", "Turn a bf16 checkpoint into the 4-bit form that runs"), run);
+  add_synth(*app.add_subcommand("synth", "Write a checkpoint with random weights, for tests and benchmarks"), run);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

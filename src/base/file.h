@@ -18,6 +18,11 @@ Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit 
 // a part.
 Result<void> write_file(const std::filesystem::path& path, std::string_view content);
 
+// Tells the kernel that a part of a mapping will be read soon, or that this process is done with it, so that a walk
+// through a file larger than memory keeps little of it resident. Hints: they never fail.
+void will_need(std::span<const std::byte> mapped);
+void done_with(std::span<const std::byte> mapped);
+
 // A file mapped for reading. Move-only. The mapping is shared with the page cache; nothing is copied.
 class MappedFile {
  public:

@@ -12,8 +12,9 @@ namespace {
 
 using Codes = std::array<uint8_t, kGroup>;
 
-// Codes of w at a scale and bias: the nearest whole number, halves away from zero as Metal's round() does, at most `top`. In the rule
-// nothing lies below zero. Written with a truncation so that the loop becomes vector code; the fraction is exact.
+// Codes of w at a scale and bias: the nearest whole number, halves away from zero as Metal's round() does, at most
+// `top`. In the rule nothing lies below zero. Written with a truncation so that the loop becomes vector code; the
+// fraction is exact.
 void encode(std::span<const float, kGroup> w, float scale, float bias, int top, uint8_t* codes) {
   for (int i = 0; i < kGroup; ++i) {
     const float steps = (w[i] - bias) / scale;
@@ -54,9 +55,11 @@ struct Fit {
       qw += c * x;
     }
   }
-  double error(double s, double b) const { return ww - 2 * s * qw - 2 * b * w + s * s * qq + 2 * s * b * q + kGroup * b * b; }
-  // The bf16 pair of least error near the real optimum. The bias is the coarser of the two (it is the larger number), so it is
-  // rounded first, both ways, and the scale is fitted again to what came out.
+  double error(double s, double b) const {
+    return ww - 2 * s * qw - 2 * b * w + s * s * qq + 2 * s * b * q + kGroup * b * b;
+  }
+  // The bf16 pair of least error near the real optimum. The bias is the coarser of the two (it is the larger number),
+  // so it is rounded first, both ways, and the scale is fitted again to what came out.
   std::array<float, 2> best() const {
     const double spread = kGroup * qq - q * q;  // 0 when all codes are equal
     const double s = spread > 0 ? (kGroup * qw - q * w) / spread : 0.0;
@@ -145,7 +148,8 @@ void pack_codes(std::span<const uint8_t, kGroup> codes, int bits, uint32_t* word
 void unpack_codes(const uint32_t* words, int bits, std::span<uint8_t, kGroup> codes) {
   const int per_word = 32 / bits;
   const uint32_t mask = (1u << bits) - 1;
-  for (int i = 0; i < kGroup; ++i) codes[i] = static_cast<uint8_t>(words[i / per_word] >> (bits * (i % per_word)) & mask);
+  for (int i = 0; i < kGroup; ++i)
+    codes[i] = static_cast<uint8_t>(words[i / per_word] >> (bits * (i % per_word)) & mask);
 }
 
 }  // namespace calla

@@ -20,10 +20,11 @@ struct AffineGroup {
   uint8_t codes[kGroup];  // 0..15 or 0..255
 };
 
-// MLX's own rule, to the bit, as its Metal kernel computes it (affine_quantize in mlx/backend/metal/kernels/quantized.h):
-// the edge of larger magnitude becomes a code exactly, halves are rounded away from zero, and scale and bias are rounded
-// to bf16 only after the codes are chosen. MLX on a CPU differs in two details: it rounds halves to even, and it does not
-// stretch a group of negative values up to zero. w: 64 finite values; bits: 4 or 8.
+// MLX's own rule, to the bit, as its Metal kernel computes it (affine_quantize in
+// mlx/backend/metal/kernels/quantized.h): the edge of larger magnitude becomes a code exactly, halves are rounded away
+// from zero, and scale and bias are rounded to bf16 only after the codes are chosen. MLX on a CPU differs in two
+// details: it rounds halves to even, and it does not stretch a group of negative values up to zero. w: 64 finite
+// values; bits: 4 or 8.
 AffineGroup quantize_group(std::span<const float, kGroup> w, int bits);
 
 // Searches scale and bias for a lower squared error at the same size; never worse than quantize_group.
