@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -23,8 +25,7 @@ using simdjson::dom::element;
 using simdjson::dom::object;
 
 constexpr uint64_t kMaxFile = uint64_t{1} << 28;
-constexpr uint64_t kMaxIds = uint64_t{1} << 20;  // ids are below
-constexpr size_t kMaxMerges = size_t{1} << 21;
+constexpr auto kMaxIds = static_cast<uint64_t>(Bpe::kMaxIds);
 
 // tokenizer.json writes each byte of a token as one printable character (GPT-2's map): the printable characters of
 // Latin-1 stand for themselves, the other bytes for U+0100 and up, in order. Here the way back: code point → byte, or
@@ -49,6 +50,15 @@ bool append_token_bytes(std::string_view spelling, std::string& out) {
     out += static_cast<char>(kByteOfChar[c]);
   }
   return true;
+}
+
+// A string from the file for a message: as JSON in ASCII, so that it is one line and harmless on a terminal; long ones
+// are cut.
+std::string in_quotes(std::string_view s) {
+  constexpr size_t kLimit = 80;
+  const nlohmann::json json(s.substr(0, kLimit));
+  return json.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace) +
+         (s.size() > kLimit ? "…" : "");
 }
 
 template <class T>
@@ -106,7 +116,7 @@ struct Node {
   Result<void> type_must_be(std::string_view expected) const {
     CALLA_ASSIGN(const Node type, at("type"));
     CALLA_ASSIGN(const std::string_view name, type.get<std::string_view>());
-    if (name != expected) return type.error(fmt::format("is \"{}\"; only \"{}\" is supported", name, expected));
+    if (name != expected) return type.error(fmt::format("is {}; only \"{}\" is supported", in_quotes(name), expected));
     return {};
   }
   Result<int32_t> id() const {
@@ -177,7 +187,7 @@ class TokenizerReader {
     CALLA_TRY(read_controls(root));
     if (!config.empty()) CALLA_TRY(read_config(config));
     CALLA_TRY(read_vocab(vocab, entries));
-    CALLA_TRY(read_merges(model));
+    CALLA_TRY(read_merges(model, vocab));
     t_.kinds_.resize(static_cast<size_t>(t_.size()));
     t_.whole_ = std::vector<std::atomic<Tokenizer::Whole>>(static_cast<size_t>(t_.size()));
     std::stable_sort(t_.controls_.begin(), t_.controls_.end(),
@@ -223,7 +233,7 @@ class TokenizerReader {
     if (!added) return {};
     CALLA_ASSIGN(const object entries, added->get<object>());
     for (const auto [key, value] : entries) {
-      const Node token{value, added->child_path(key)};
+      const Node token{value, added->child_path(in_quotes(key))};
       int32_t id = -1;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (error != std::errc() || end != key.data() + key.size() || id < 0 || static_cast<uint64_t>(id) >= kMaxIds) {
@@ -245,7 +255,7 @@ class TokenizerReader {
     CALLA_ASSIGN(const Node content, token.at("content"));
     CALLA_ASSIGN(const std::string_view text, content.get<std::string_view>());
     if (text.empty()) return content.error("is empty");
-    if (t_.control_id(text)) return content.error(fmt::format("\"{}\" is defined before, differently", text));
+    if (t_.control_id(text)) return content.error(fmt::format("{} is defined before, differently", in_quotes(text)));
     if (!t_.vocab_.add_hidden(id, text)) return token.error(fmt::format("has the id {}, which is taken", id));
     t_.controls_.push_back(id);
     t_.kinds_.resize(std::max(t_.kinds_.size(), static_cast<size_t>(id) + 1));
@@ -254,10 +264,9 @@ class TokenizerReader {
   }
 
   Result<void> read_vocab(const Node& vocab, const object& entries) {
-    std::string bytes;
     for (const auto [key, value] : entries) {
       const auto error = [&, k = key](std::string_view what) {
-        return vocab.error(fmt::format("gives the token \"{}\" {}", k, what));
+        return vocab.error(fmt::format("gives the token {} {}", in_quotes(k), what));
       };
       uint64_t id = 0;
       if (value.get(id) != simdjson::SUCCESS || id >= kMaxIds) {
@@ -265,55 +274,64 @@ class TokenizerReader {
       }
       const auto id32 = static_cast<int32_t>(id);
       if (t_.is_control(id32) && t_.bytes(id32) == key) continue;  // the trainer of some tokenizers lists them twice
-      bytes.clear();
-      if (!append_token_bytes(key, bytes)) return error("characters that stand for no byte");
-      if (bytes.empty() || !t_.vocab_.add(id32, bytes)) {
+      bytes_.clear();
+      if (!append_token_bytes(key, bytes_)) return error("characters that stand for no byte");
+      if (bytes_.empty() || !t_.vocab_.add(id32, bytes_)) {
         return error(fmt::format("the id {}, but the id or the token is taken or empty", id));
       }
     }
-    for (int b = 0; b < 256; ++b) {
-      const char byte = static_cast<char>(b);
-      const int32_t id = t_.vocab_.find({&byte, 1});
-      if (id == Vocab::kNone) return vocab.error(fmt::format("has no token for the byte 0x{:02x}", b));
-      t_.bpe_.set_byte(static_cast<uint8_t>(b), id);
-    }
     for (const int32_t id : t_.controls_) {
       if (t_.vocab_.find(t_.bytes(id)) != Vocab::kNone) {
-        return vocab.error(fmt::format("gives the added token \"{}\" another id", t_.bytes(id)));
+        return vocab.error(fmt::format("gives the added token {} another id", in_quotes(t_.bytes(id))));
       }
     }
     return {};
   }
 
-  Result<void> read_merges(const Node& model) {
-    CALLA_ASSIGN(const Node merges, model.at("merges"));
-    CALLA_ASSIGN(const array list, merges.get<array>());
-    if (list.size() > kMaxMerges) return merges.error(fmt::format("has more than {} entries", kMaxMerges));
-    t_.bpe_.reserve(list.size());
-    size_t i = 0;
-    std::string bytes;
-    for (const element e : list) {
-      const auto error = [&](std::string_view what) { return invalid(fmt::format("{}[{}] {}", merges.path, i, what)); };
-      std::string_view left, right;
-      if (!split_merge(e, left, right)) return error("must be two tokens, as \"a b\" or [\"a\", \"b\"]");
-      bytes.clear();
-      if (!append_token_bytes(left, bytes))
-        return error(fmt::format("has \"{}\", which is not in the vocabulary", left));
-      const size_t middle = bytes.size();
-      if (!append_token_bytes(right, bytes))
-        return error(fmt::format("has \"{}\", which is not in the vocabulary", right));
-      const std::string_view all = bytes;
-      const int32_t left_id = t_.vocab_.find(all.substr(0, middle));
-      const int32_t right_id = t_.vocab_.find(all.substr(middle));
-      const int32_t merged = t_.vocab_.find(all);
-      if (left_id == Vocab::kNone) return error(fmt::format("has \"{}\", which is not in the vocabulary", left));
-      if (right_id == Vocab::kNone) return error(fmt::format("has \"{}\", which is not in the vocabulary", right));
-      if (merged == Vocab::kNone)
-        return error(fmt::format("makes \"{}{}\", which is not in the vocabulary", left, right));
-      if (!t_.bpe_.add_merge(left_id, right_id, merged)) return error("repeats an earlier merge");
-      ++i;
+  Result<void> read_merges(const Node& model, const Node& vocab) {
+    std::array<int32_t, 256> byte_ids{};
+    for (size_t b = 0; b < 256; ++b) {
+      const char byte = static_cast<char>(b);
+      byte_ids[b] = t_.vocab_.find({&byte, 1});
+      if (byte_ids[b] == Vocab::kNone) return vocab.error(fmt::format("has no token for the byte 0x{:02x}", b));
     }
+    CALLA_ASSIGN(const Node node, model.at("merges"));
+    CALLA_ASSIGN(const array list, node.get<array>());
+    if (list.size() > Bpe::kMaxMerges) return node.error(fmt::format("has more than {} entries", Bpe::kMaxMerges));
+    std::vector<Bpe::Merge> merges;
+    merges.reserve(list.size());
+    for (const element e : list) {
+      Result<Bpe::Merge> merge = read_merge(e);
+      if (!merge) return invalid(fmt::format("{}[{}] {}", node.path, merges.size(), merge.error().message));
+      merges.push_back(*merge);
+    }
+    auto bpe = Bpe::make(byte_ids, merges);
+    if (!bpe) return invalid(fmt::format("{}[{}] repeats an earlier merge", node.path, bpe.error()));
+    t_.bpe_ = std::move(*bpe);
     return {};
+  }
+
+  // The error's message lacks the place.
+  Result<Bpe::Merge> read_merge(element e) {
+    std::string_view left, right;
+    if (!split_merge(e, left, right)) return invalid("must be two tokens, as \"a b\" or [\"a\", \"b\"]");
+    bytes_.clear();
+    const bool left_ok = append_token_bytes(left, bytes_);
+    const size_t middle = bytes_.size();
+    const bool right_ok = append_token_bytes(right, bytes_);
+    const std::string_view all = bytes_;
+    const int32_t left_id = left_ok ? t_.vocab_.find(all.substr(0, middle)) : Vocab::kNone;
+    const int32_t right_id = right_ok ? t_.vocab_.find(all.substr(middle)) : Vocab::kNone;
+    // Tokens are normally listed in the order of their merges, so the next id is the first guess.
+    const int32_t guess = last_merged_ + 1;
+    const int32_t merged = t_.bytes(guess) == all && !t_.is_control(guess) ? guess : t_.vocab_.find(all);
+    if (left_id == Vocab::kNone) return invalid(fmt::format("has {}, which is not in the vocabulary", in_quotes(left)));
+    if (right_id == Vocab::kNone)
+      return invalid(fmt::format("has {}, which is not in the vocabulary", in_quotes(right)));
+    if (merged == Vocab::kNone)
+      return invalid(fmt::format("makes {}, which is not in the vocabulary", in_quotes(std::string(left) += right)));
+    last_merged_ = merged;
+    return Bpe::Merge{left_id, right_id, merged};
   }
 
   static bool split_merge(element e, std::string_view& left, std::string_view& right) {
@@ -331,6 +349,8 @@ class TokenizerReader {
   }
 
   Tokenizer t_;
+  std::string bytes_;  // scratch
+  int32_t last_merged_ = -1;
 };
 
 Result<Tokenizer> Tokenizer::parse(std::string_view tokenizer_json, std::string_view tokenizer_config) {
@@ -338,14 +358,15 @@ Result<Tokenizer> Tokenizer::parse(std::string_view tokenizer_json, std::string_
 }
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& dir) {
-  CALLA_ASSIGN(const std::string json, read_file(dir / "tokenizer.json", kMaxFile));
+  CALLA_ASSIGN(const MappedFile json, MappedFile::open(dir / "tokenizer.json"));
   std::string config;
   if (auto file = read_file(dir / "tokenizer_config.json", kMaxFile)) {
     config = std::move(*file);
   } else if (file.error().code != Error::Code::kNotFound) {
     return tl::unexpected<Error>(std::move(file).error());
   }
-  Result<Tokenizer> tokenizer = parse(json, config);
+  Result<Tokenizer> tokenizer =
+      parse({reinterpret_cast<const char*>(json.bytes().data()), json.bytes().size()}, config);
   if (!tokenizer) return fail(tokenizer.error().code, fmt::format("{}/{}", dir.string(), tokenizer.error().message));
   return tokenizer;
 }

@@ -33,8 +33,7 @@ void Vocab::reserve(size_t tokens, size_t bytes) {
   slots_.assign(std::bit_ceil(2 * tokens + 1), Slot{});
 }
 
-size_t Vocab::slot(std::string_view s) const {
-  const uint64_t h = hash(s);
+size_t Vocab::slot(std::string_view s, uint64_t h) const {
   const auto tag = static_cast<uint32_t>(h >> 32);
   const size_t mask = slots_.size() - 1;
   size_t i = h & mask;
@@ -42,10 +41,15 @@ size_t Vocab::slot(std::string_view s) const {
   return i;
 }
 
-bool Vocab::add(int32_t id, std::string_view bytes) {
-  const size_t i = slot(bytes);
-  if (slots_[i].id != kNone || !add_hidden(id, bytes)) return false;
-  slots_[i] = {static_cast<uint32_t>(hash(bytes) >> 32), id};
+int32_t Vocab::find(std::string_view s) const {
+  return slots_[slot(s, hash(s))].id;
+}
+
+bool Vocab::add(int32_t id, std::string_view s) {
+  const uint64_t h = hash(s);
+  const size_t i = slot(s, h);
+  if (slots_[i].id != kNone || !add_hidden(id, s)) return false;
+  slots_[i] = {static_cast<uint32_t>(h >> 32), id};
   return true;
 }
 

@@ -29,7 +29,7 @@ class Vocab {
                                            spans_[static_cast<size_t>(id)].length);
   }
   // kNone if no token that was added has these bytes.
-  int32_t find(std::string_view bytes) const { return slots_[slot(bytes)].id; }
+  int32_t find(std::string_view bytes) const;
 
   // One past the largest id.
   int32_t size() const { return static_cast<int32_t>(spans_.size()); }
@@ -43,7 +43,8 @@ class Vocab {
     uint32_t tag = 0;  // part of the hash, so that most wrong slots are passed without looking at their bytes
     int32_t id = kNone;
   };
-  size_t slot(std::string_view bytes) const;
+  // The slot of the token with these bytes and this hash, or the empty one where it would be.
+  size_t slot(std::string_view bytes, uint64_t hash) const;
 
   std::string bytes_;
   std::vector<Range> spans_;
