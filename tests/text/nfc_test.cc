@@ -43,7 +43,7 @@ TEST(Nfc, EqualsUtf8procOnEveryCharacterAndAfterALetter) {
     append_utf8(c, s);
     ASSERT_EQ(nfc(s), nfc_plain(s)) << std::hex << c;
     ASSERT_TRUE(!surely_nfc(s) || nfc_plain(s) == s) << std::hex << c;
-    s.insert(0, "a");
+    s = std::string("a").append(s);
     s += "\u0323";
     ASSERT_EQ(nfc(s), nfc_plain(s)) << std::hex << c;
   }
