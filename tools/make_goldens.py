@@ -21,7 +21,6 @@ bud: `bud_greedy.json`, for each prompt the ids, 48 greedy ids, the log-probabil
 the five best, and the MTP head's drafts (by tools/bud/model.py, transformers has no such head).
 """
 import argparse
-import json
 import os
 import sys
 

@@ -23,12 +23,19 @@ import toolbox
 
 LOSS, START, ID = 0x8000, 0x4000, 0x3FFF
 
-# Share of the lessons by family.
-MIX = {"capitals": 5, "colours": 4, "calendar": 6, "words": 5, "identity": 4, "arithmetic": 14, "units": 7, "tool_call": 16,
-       "tool_none": 4, "tool_result": 8, "json": 9, "copy": 6, "system": 6, "multi_turn": 8, "count": 3, "smalltalk": 2}
-
-# Share of the documents of a row by source; tokens differ since lengths do.
-SOURCES = {"lesson": 0.80, "story": 0.05, "story_chat": 0.055, "book": 0.02, "qa": 0.06}
+# Share of the lessons by family, and of the documents by source (their lengths differ): first for
+# most of the training, then for its last part, with more of what was still weak.
+MIXES = {
+    "first": {"capitals": 5, "colours": 4, "calendar": 6, "words": 5, "identity": 4, "arithmetic": 14, "units": 7, "tool_call": 16, "tool_none": 4,
+              "tool_result": 8, "json": 9, "copy": 6, "system": 6, "multi_turn": 8, "count": 3, "smalltalk": 2},
+    "last": {"capitals": 5, "colours": 3, "calendar": 7, "words": 5, "identity": 4, "arithmetic": 14, "units": 8, "tool_call": 15, "tool_none": 5,
+             "tool_result": 7, "json": 10, "copy": 10, "system": 7, "multi_turn": 7, "count": 5, "smalltalk": 2},
+}
+SOURCES = {
+    "first": {"lesson": 0.80, "story": 0.05, "story_chat": 0.055, "book": 0.02, "qa": 0.06},
+    "last": {"lesson": 0.76, "story": 0.07, "story_chat": 0.11, "book": 0.015, "qa": 0.045},
+}
+MIX = MIXES["first"]
 
 
 # ---------------------------------------------------------------------------------------- rendering
@@ -431,7 +438,7 @@ class ChatMaker:
             out = "\n".join("- " + w for w in items)
             qs = [f"Make a bullet list of {lst}.", f"Write these as a list with dashes: {lst}", f"Put each on its own line with a dash: {lst}", f"Turn this into a bullet list: {lst}"]
             return self.plain("copy", qs, out, "One line with a dash for each.", {"type": "exact", "text": out})
-        w = rng.choice(items)
+        w = rng.choice(facts.PLAIN_NOUNS + facts.PLAIN_ADJECTIVES)
         qs = [f"Write {w} in capital letters.", f"Make {w} upper case.", f'Put "{w}" in capitals.', f"How does {w} look in capital letters?"]
         return self.plain("copy", qs, w.upper(), "I write the word in capitals.", {"type": "exact", "text": w.upper()})
 
@@ -510,7 +517,7 @@ class ChatMaker:
             s = rng.choice([f"You are {name}, an assistant.", f"Your name is {name}.", f"You are called {name}.", f"Play the part of {name}."])
             q = rng.choice(["What is your name?", "Who are you?", "Tell me your name.", "What should I call you?", "How are you called?", "What's your name?"])
             return Lesson("system", self.dress(q), f"My name is {name}.", f"The system prompt says that I am {name}.", says(name), key=s + q, system=s)
-        return Lesson("system", base.user, out, base.why + f" The system prompt gives a rule for the form.", check, key=s + base.key, system=s)
+        return Lesson("system", base.user, out, base.why + " The system prompt gives a rule for the form.", check, key=s + base.key, system=s)
 
     def smalltalk(self):
         return self.pool("smalltalk", [
@@ -709,11 +716,10 @@ def qa_chat(messages, rng):
 class Rows:
     """Endless rows of `length` tokens (uint16, see the top of the file) for training."""
 
-    def __init__(self, corpus, tokenizer, seed, length=1024, sources=None, mix=None):
+    def __init__(self, corpus, tokenizer, seed, length=1024, mix="first"):
         self.corpus, self.tok, self.rng, self.length = corpus, tokenizer, random.Random(seed), length
-        self.sources = sources or SOURCES
-        self.chats = ChatMaker(seed * 7919 + 13, mix=mix)
-        self.kinds, self.weights = list(self.sources), list(self.sources.values())
+        self.chats = ChatMaker(seed * 7919 + 13, mix=MIXES[mix])
+        self.kinds, self.weights = list(SOURCES[mix]), list(SOURCES[mix].values())
         self.tiny = [s for s in corpus["stories"][:6304] if 300 < len(s) < 1800]
         self.end = self.tok.added["<|endoftext|>"]
 

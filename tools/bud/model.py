@@ -217,7 +217,8 @@ class DeltaNet(nn.Module):
 
     def forward(self, x, ctx):
         up, wp, kd, c, qg, attn, z = self.before(x, ctx.pos)
-        v, states, last = scan(up, wp, kd, c)
+        with torch.autocast(x.device.type, enabled=False):
+            v, states, last = scan(up, wp, kd, c)
         if ctx.cache is not None:
             u = self.in_proj_qkv(x[:, -3:]).float() * (ctx.pos[:, -1:, None] >= torch.arange(2, -1, -1, device=x.device)[:, None])
             ctx.cache.append([last.reshape(x.shape[0], -1, *last.shape[1:]), u])

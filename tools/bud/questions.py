@@ -25,7 +25,8 @@ def story_question(rng):
                        f"{name} was a {adj} {hero} who liked to {rng.choice(['sing', 'run', 'play', 'dance', 'swim', 'dig', 'help'])}.",
                        f"{name} the {hero} had a {rng.choice(['red', 'blue', 'new', 'shiny'])} {rng.choice(['ball', 'hat', 'kite', 'boat', 'bike', 'book'])}."])
     ask = rng.choice(["Tell me a story that begins: ", "Write a story that starts like this: ", "Continue this story: "])
-    return ask + line, {"type": "story", "words": 50, "about": name}
+    # A continuation may well go on with "he" or "she".
+    return ask + line, {"type": "story", "words": 40, "about": "" if ask.startswith("Continue") else name}
 
 
 def questions(each, seed=2026, families=None):

@@ -31,14 +31,12 @@ WARMUP, LEVEL, QUANT = 0.012, 0.55, 0.72
 class Stream(torch.utils.data.IterableDataset):
     """Batches of packed rows, a different stream in every worker."""
 
-    def __init__(self, corpus, tok, batch, length, seed):
-        self.args, self.batch, self.seed = (corpus, tok), batch, seed
-
-        self.length = length
+    def __init__(self, corpus, tok, batch, length, seed, mix):
+        self.args, self.batch, self.length, self.seed, self.mix = (corpus, tok), batch, length, seed, mix
 
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
-        rows = iter(data.Rows(*self.args, seed=self.seed * 1000 + (info.id if info else 0), length=self.length))
+        rows = iter(data.Rows(*self.args, seed=self.seed * 1000 + (info.id if info else 0), length=self.length, mix=self.mix))
         while True:
             yield torch.from_numpy(np.stack([next(rows) for _ in range(self.batch)]).astype(np.int32))
 
@@ -89,12 +87,13 @@ def token_loss(h, w, target, weight):
 
 def targets(rows):
     """Ids, document starts, and (target, weight) one and two tokens ahead."""
+    rows = rows.long()
     ids, starts, learn = rows & data.ID, (rows & data.START) != 0, (rows & data.LOSS) != 0
     t = rows.shape[1]
     at = torch.arange(t, device=rows.device)
     one = ids.roll(-1, 1), (learn & ~starts).roll(-1, 1) & (at < t - 1)
     two = ids.roll(-2, 1), (learn & ~starts).roll(-2, 1) & ~starts.roll(-1, 1) & (at < t - 2)
-    return ids.long(), starts, one, two
+    return ids, starts, one, two
 
 
 def compile_parts():
@@ -157,6 +156,8 @@ def main():
     ap.add_argument("--lr", type=float, default=4e-3)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--resume", help="checkpoint to go on from")
+    ap.add_argument("--mix", default="first", choices=list(data.MIXES))
+    ap.add_argument("--level", type=float, default=LEVEL, help="share of the time before the rate falls")
     ap.add_argument("--quant-from", type=float, default=QUANT)
     ap.add_argument("--checks", type=int, default=5)
     ap.add_argument("--attention", default="flex", choices=["flex", "mask"])
@@ -170,7 +171,7 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     os.makedirs(args.out, exist_ok=True)
     tok = Tokenizer(args.tokenizer)
-    loader = torch.utils.data.DataLoader(Stream(data.read_corpus(args.corpus), tok, args.batch, args.length, args.seed * 10 + rank),
+    loader = torch.utils.data.DataLoader(Stream(data.read_corpus(args.corpus), tok, args.batch, args.length, args.seed * 10 + rank, args.mix),
                                          batch_size=None, num_workers=args.workers, prefetch_factor=4, multiprocessing_context="fork", pin_memory=False)
     rows = iter(loader)
     torch.manual_seed(args.seed)
@@ -205,7 +206,7 @@ def main():
         p = float(clock)
         if p >= 1:
             break
-        rate = min(1.0, p / WARMUP + 0.02, max(0.01, 1 - (p - LEVEL) / (1 - LEVEL)))
+        rate = min(1.0, p / WARMUP + 0.02, max(0.01, 1 - (p - args.level) / (1 - args.level)))
         ids, starts, one, two = targets(next(rows).to(device, non_blocking=True))
         if p > args.quant_from:
             set_rounding(parts, True, quantise)
