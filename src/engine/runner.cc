@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "backend/cpu/ops_cpu.h"
+#include "backend/cpu/select.h"
 #include "backend/reference/ops_reference.h"
 #include "base/cpu.h"
 #include "base/memory.h"
@@ -54,7 +56,9 @@ MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
 
 MemoryPlan plan(const RunnerModel& model, const RunnerOptions& o) {
   if (o.backend == RunnerOptions::Backend::kReference) return plan_for<ReferenceOps>(model, o);
-  return plan_for<ReferenceOps>(model, o);
+  MemoryPlan p = plan_for<CpuOps>(model, o);
+  p.scratch += CpuOps::scratch_bytes(model.weights.config, o.threads > 0 ? o.threads : cpu_info().cores, o.chunk);
+  return p;
 }
 
 }  // namespace
@@ -80,7 +84,10 @@ Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, co
     auto op = std::make_unique<ReferenceOps>(config);
     return std::make_unique<HostRunner<ReferenceOps>>(std::move(model), std::move(op), options);
   }
-  return fail(Error::Code::kUnsupported, "the CPU backend is not in this build");
+  CALLA_ASSIGN(const KernelTable* table, select_table(options.cpu_isa));
+  model->pool = std::make_unique<Pool>(options.threads);
+  auto op = std::make_unique<CpuOps>(config, *model->pool, *table, options.chunk);
+  return std::make_unique<HostRunner<CpuOps>>(std::move(model), std::move(op), options);
 }
 
 }  // namespace calla
