@@ -21,7 +21,7 @@ struct Options {
   std::filesystem::path model;
   std::filesystem::path file = "-";
   bool special = false;
-  bool lines = false;
+  bool jsonl = false;
 };
 
 void print_ids(const Tokenizer& tokenizer, std::string_view text, bool special) {
@@ -37,7 +37,7 @@ void print_ids(const Tokenizer& tokenizer, std::string_view text, bool special) 
 Result<void> tokenize(const Options& options) {
   CALLA_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.model));
   CALLA_ASSIGN(const std::string text, read_input(options.file));
-  if (!options.lines) {
+  if (!options.jsonl) {
     print_ids(tokenizer, text, options.special);
     return {};
   }
@@ -64,7 +64,7 @@ void add_tokenize(CLI::App& app, Run& run) {
       ->type_name("DIR");
   app.add_option("FILE", options->file, "The text, UTF-8; standard input if absent or -")->type_name("");
   app.add_flag("--special", options->special, "Turn markers such as <|im_end|> in the text into their control tokens");
-  app.add_flag("--lines", options->lines, "Each line is a JSON string; print one array for each");
+  app.add_flag("--jsonl", options->jsonl, "Each line is a JSON string; print one array for each");
   app.callback([options, &run] { run = [options] { return tokenize(*options); }; });
 }
 
