@@ -16,8 +16,9 @@ namespace {
 constexpr float kGreedyBelow = 1e-5f;
 constexpr int kBlock = 64;
 
-// e^x for x ≤ 0 with relative error below 1e-9, the same bits on every machine: only IEEE additions and products, no libm. Branch-free,
-// so that a loop over the vocabulary vectorises. x = n·ln 2 + r with |r| ≤ ½ ln 2; e^r by its Taylor series to r^9.
+// e^x for x ≤ 0 with relative error below 1e-9, the same bits on every machine: only IEEE additions and products, no
+// libm. Branch-free, so that a loop over the vocabulary vectorises. x = n·ln 2 + r with |r| ≤ ½ ln 2; e^r by its Taylor
+// series to r^9.
 inline double exp_negative(double x) {
   constexpr double kLog2e = 1.4426950408889634, kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
   constexpr double kRound = 0x1.8p52;  // adding it rounds to an integer, which then sits in the low bits
@@ -163,7 +164,8 @@ Result<Sampler::Best> Sampler::scan(std::span<const float> logits) {
   return best;
 }
 
-// candidates_ ← the k best, best first. A heap of the best so far, its worst on top; most blocks are passed over by their best.
+// candidates_ ← the k best, best first. A heap of the best so far, its worst on top; most blocks are passed over by
+// their best.
 void Sampler::select_top(std::span<const float> logits, int k) {
   candidates_.clear();
   const auto size = static_cast<size_t>(k);
@@ -186,8 +188,8 @@ void Sampler::select_top(std::span<const float> logits, int k) {
   std::sort_heap(candidates_.begin(), candidates_.end(), better);
 }
 
-// candidates_ ← a set that holds the nucleus of top_p, best first; returns the weight of the whole vocabulary. A histogram of weight over
-// logit shows how far down the nucleus reaches, so that only what lies above is sorted.
+// candidates_ ← a set that holds the nucleus of top_p, best first; returns the weight of the whole vocabulary. A
+// histogram of weight over logit shows how far down the nucleus reaches, so that only what lies above is sorted.
 double Sampler::select_nucleus(std::span<const float> logits, float best) {
   constexpr int kBins = 1024;
   constexpr double kReach = 48;  // e^-48 · 250,000 tokens < 1e-15: all below fall into the last bin
@@ -205,7 +207,8 @@ double Sampler::select_nucleus(std::span<const float> logits, float best) {
   last = std::min(last + 1, kBins - 1);  // the sums by bin and by token round differently
   candidates_.clear();
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] != -INFINITY && bin_of(logits[i]) <= last) candidates_.push_back({logits[i], static_cast<int32_t>(i), 0});
+    if (logits[i] != -INFINITY && bin_of(logits[i]) <= last)
+      candidates_.push_back({logits[i], static_cast<int32_t>(i), 0});
   }
   std::sort(candidates_.begin(), candidates_.end(), better);
   return total;

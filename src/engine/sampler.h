@@ -13,7 +13,8 @@ namespace calla {
 
 // How the next token is chosen. The steps, in this order:
 //
-//   1. repetition penalty          l > 0 ? l / r : l · r, once for each token of the prompt or the answer (Hugging Face's rule)
+//   1. repetition penalty          l > 0 ? l / r : l · r, once for each token of the prompt or the answer (Hugging
+//   Face's rule)
 //   2. frequency, presence         l − f·count − p·[count > 0], counting the answer only (OpenAI's and vLLM's rule)
 //   3. bias                        l + b, last so that a bias means what it says
 //   4. temperature                 l / T; below 1e-5 the choice is greedy and steps 5 to 7 do nothing (vLLM's limit)
@@ -23,16 +24,16 @@ namespace calla {
 //
 // The order of 4 to 7 is that of Hugging Face transformers (vLLM applies min_p before top_k and top_p).
 struct SamplingParams {
-  float temperature = 1.0f;         // 0 to 100
-  int top_k = 0;                    // 0: no limit
-  float top_p = 1.0f;               // above 0, to 1
-  float min_p = 0.0f;               // 0 to below 1
-  float presence_penalty = 0.0f;    // -2 to 2
-  float frequency_penalty = 0.0f;   // -2 to 2
-  float repetition_penalty = 1.0f;  // 0.01 to 100; 1 is off
+  float temperature = 1.0f;                     // 0 to 100
+  int top_k = 0;                                // 0: no limit
+  float top_p = 1.0f;                           // above 0, to 1
+  float min_p = 0.0f;                           // 0 to below 1
+  float presence_penalty = 0.0f;                // -2 to 2
+  float frequency_penalty = 0.0f;               // -2 to 2
+  float repetition_penalty = 1.0f;              // 0.01 to 100; 1 is off
   std::vector<std::pair<int32_t, float>> bias;  // token id, -100 to 100
-  std::optional<uint64_t> seed;     // absent: from the system's random device
-  int logprobs = -1;                // -1: none; n ≥ 0: of the chosen token and of the n likeliest, to 100
+  std::optional<uint64_t> seed;                 // absent: from the system's random device
+  int logprobs = -1;                            // -1: none; n ≥ 0: of the chosen token and of the n likeliest, to 100
 };
 
 // An error names the first field that is out of range. NaN is out of every range.
@@ -51,15 +52,18 @@ struct Sampled {
   std::vector<TokenLogprob> top;  // likeliest first; ties by id
 };
 
-// Chooses tokens for one answer. Takes exactly one random number for each token that is not chosen greedily, and its own exponential
-// function, so that the same logits and seed give the same tokens on every machine. Not thread-safe; one for each answer.
+// Chooses tokens for one answer. Takes exactly one random number for each token that is not chosen greedily, and its
+// own exponential function, so that the same logits and seed give the same tokens on every machine. Not thread-safe;
+// one for each answer.
 class Sampler {
  public:
-  // tokens: ids at and above it are padding of the vocabulary and never chosen. REQUIRES: check_sampling(params), tokens > 0.
+  // tokens: ids at and above it are padding of the vocabulary and never chosen. REQUIRES: check_sampling(params),
+  // tokens > 0.
   Sampler(const SamplingParams& params, int tokens, std::span<const int32_t> prompt);
 
-  // Chooses from one row of logits and counts the choice as part of the answer. The row may be changed meanwhile, but is whole again on
-  // return. −inf means "never". An error: NaN or +inf among the logits, or nothing that can be chosen. REQUIRES: size ≥ tokens.
+  // Chooses from one row of logits and counts the choice as part of the answer. The row may be changed meanwhile, but
+  // is whole again on return. −inf means "never". An error: NaN or +inf among the logits, or nothing that can be
+  // chosen. REQUIRES: size ≥ tokens.
   Result<Sampled> sample(std::span<float> logits);
 
   uint64_t seed() const { return seed_; }
@@ -93,11 +97,11 @@ class Sampler {
   Random random_;
   bool greedy_;
   bool penalties_;
-  std::vector<uint32_t> count_;     // [tokens] in the answer; only with penalties
-  std::vector<bool> known_;         // [tokens] in the prompt or the answer; only with penalties
-  std::vector<int32_t> known_ids_;  // the ids of known_, once each
+  std::vector<uint32_t> count_;                     // [tokens] in the answer; only with penalties
+  std::vector<bool> known_;                         // [tokens] in the prompt or the answer; only with penalties
+  std::vector<int32_t> known_ids_;                  // the ids of known_, once each
   std::vector<std::pair<int32_t, float>> changed_;  // what change() overwrote
-  std::vector<float> block_best_;   // the best logit of each 64
+  std::vector<float> block_best_;                   // the best logit of each 64
   std::vector<Candidate> candidates_;
 };
 

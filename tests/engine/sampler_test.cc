@@ -12,8 +12,8 @@
 namespace calla {
 namespace {
 
-// The plain form: f64 (after the penalties, whose f32 rounding can make or break ties), a full sort, libm. Gives every token that may be chosen with its probability, in the order in which the sampler
-// lays its random number along them.
+// The plain form: f64 (after the penalties, whose f32 rounding can make or break ties), a full sort, libm. Gives every
+// token that may be chosen with its probability, in the order in which the sampler lays its random number along them.
 struct Choice {
   int32_t id;
   double p;
@@ -78,7 +78,8 @@ TEST(Sampler, AgreesWithThePlainForm) {
     s.presence_penalty = pick({0, 0, 1.5f, -1});
     s.frequency_penalty = pick({0, 0, 0.5f});
     s.repetition_penalty = pick({1, 1, 1.3f, 0.8f});
-    if (random.below(3) == 0) s.bias = {{static_cast<int32_t>(random.below(n)), 2.5f}, {static_cast<int32_t>(random.below(n)), -100}};
+    if (random.below(3) == 0)
+      s.bias = {{static_cast<int32_t>(random.below(n)), 2.5f}, {static_cast<int32_t>(random.below(n)), -100}};
     if (s.bias.size() == 2 && s.bias[0].first == s.bias[1].first) s.bias.pop_back();
     s.seed = random.next();
     std::vector<int32_t> prompt(random.below(5)), answer;
@@ -87,8 +88,8 @@ TEST(Sampler, AgreesWithThePlainForm) {
     Random stream(*s.seed);
     for (int step = 0; step < 4; ++step) {
       std::vector<float> l = random_logits(random, n + 7, pick({0.01f, 1, 4}));
-      if (random.below(4) == 0) std::fill(l.begin(), l.end(), 1.0f);          // all equal
-      for (int i = n; i < n + 7; ++i) l[i] = 1e9f;                            // padding of the vocabulary
+      if (random.below(4) == 0) std::fill(l.begin(), l.end(), 1.0f);  // all equal
+      for (int i = n; i < n + 7; ++i) l[i] = 1e9f;                    // padding of the vocabulary
       const std::vector<float> before = l;
       const auto expected = slow_distribution({l.begin(), l.begin() + n}, s, prompt, answer);
       const auto got = sampler.sample(l);
@@ -110,7 +111,8 @@ TEST(Sampler, AgreesWithThePlainForm) {
       }
       ++drawn;
       if (want == got->id) continue;
-      // Rounding may decide at the edge of an interval, or which of several equal tokens a filter ends at; that must be rare.
+      // Rounding may decide at the edge of an interval, or which of several equal tokens a filter ends at; that must be
+      // rare.
       ++at_an_edge;
       ASSERT_TRUE(margin < 1e-5 || s.min_p > 0 || s.top_p < 1) << "round " << round;
     }
@@ -243,8 +245,10 @@ TEST(Sampler, ChecksRanges) {
   for (const float v : {-1.0f, nan, 101.0f}) {
     EXPECT_NE(message([&](auto& s) { s.temperature = v; }).find("temperature"), std::string::npos);
   }
-  for (const float v : {0.0f, 2.0f, nan}) EXPECT_NE(message([&](auto& s) { s.top_p = v; }).find("top_p"), std::string::npos);
-  for (const float v : {-0.1f, 1.0f, nan}) EXPECT_NE(message([&](auto& s) { s.min_p = v; }).find("min_p"), std::string::npos);
+  for (const float v : {0.0f, 2.0f, nan})
+    EXPECT_NE(message([&](auto& s) { s.top_p = v; }).find("top_p"), std::string::npos);
+  for (const float v : {-0.1f, 1.0f, nan})
+    EXPECT_NE(message([&](auto& s) { s.min_p = v; }).find("min_p"), std::string::npos);
   EXPECT_NE(message([&](auto& s) { s.top_k = -1; }), "");
   EXPECT_NE(message([&](auto& s) { s.repetition_penalty = 0; }), "");
   EXPECT_NE(message([&](auto& s) { s.bias = {{3, 101.0f}}; }), "");
@@ -274,7 +278,8 @@ TEST(Sampler, IsFastOnTheWholeVocabulary) {
     for (int i = 0; i < 20; ++i) {
       const auto start = std::chrono::steady_clock::now();
       ASSERT_TRUE(sampler.sample(row));
-      best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+      best =
+          std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
     }
     std::printf("  %-22s %.3f ms\n", c.name, best);
     EXPECT_LT(best, 60);

@@ -1,0 +1,196 @@
+#include "engine/generate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/stop.h"
+#include "text/detokenizer.h"
+
+namespace calla {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024;
+
+// One call of generate().
+class Generating {
+ public:
+  Generating(Model& model, Sequence& sequence, std::span<const int32_t> prompt, const GenerateOptions& options)
+      : model_(model),
+        sequence_(sequence),
+        prompt_(prompt),
+        options_(options),
+        sampler_(options.sampling, model.tokenizer().size(), prompt),
+        detokenizer_(model.tokenizer()),
+        stops_(options.stop) {}
+
+  Result<Generation> run() {
+    out_.prompt_tokens = static_cast<int>(prompt_.size());
+    out_.seed = sampler_.seed();
+    CALLA_ASSIGN(const bool whole, read_prompt());
+    out_.times.prompt_seconds = since(start_);
+    if (!whole) {
+      out_.finish = FinishReason::kCancelled;
+      return std::move(out_);
+    }
+    CALLA_TRY(decode());
+    return std::move(out_);
+  }
+
+ private:
+  bool cancelled() const { return options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed); }
+
+  // Leaves the logits of the prompt's last token in logits_. False: cancelled.
+  Result<bool> read_prompt() {
+    Runner& runner = model_.runner();
+    const auto& held = sequence_.tokens();
+    const auto apart = std::mismatch(held.begin(), held.end(), prompt_.begin(), prompt_.end()).first;
+    // The last token is always read again: its logits are not kept.
+    base_ = std::min(static_cast<int>(apart - held.begin()), static_cast<int>(prompt_.size()) - 1);
+    CALLA_TRY(runner.rollback(sequence_, sequence_.position() - base_));
+    out_.reused_tokens = base_;
+    for (const int mark : options_.marks) {
+      if (mark < base_ || mark >= static_cast<int>(prompt_.size())) continue;
+      CALLA_ASSIGN(const bool whole, feed(mark, Step::Logits::kNone));
+      if (!whole) return false;
+      CALLA_TRY(runner.mark(sequence_));
+    }
+    return feed(static_cast<int>(prompt_.size()), Step::Logits::kLast);
+  }
+
+  // Reads the prompt up to position `end`. False: cancelled.
+  Result<bool> feed(int end, Step::Logits logits) {
+    if (cancelled()) return false;
+    base_ = sequence_.position();
+    if (base_ == end) return true;
+    const Step step{&sequence_, prompt_.subspan(base_, end - base_), logits};
+    const auto progress = [](void* self, int done) { return static_cast<Generating*>(self)->on_pass(done); };
+    const Result<void> result = model_.runner().forward({&step, 1}, logits_, progress, this);
+    if (result) return true;
+    if (result.error().code == Error::Code::kCancelled) return false;
+    return tl::unexpected<Error>(result.error());
+  }
+  bool on_pass(int done) {
+    if (options_.on_prompt && !options_.on_prompt(base_ + done, static_cast<int>(prompt_.size()))) return false;
+    // With the last pass the logits are there: cancelling is then decode()'s to see.
+    return base_ + done == static_cast<int>(prompt_.size()) || !cancelled();
+  }
+
+  Result<void> decode() {
+    Clock::time_point first;
+    for (;;) {
+      if (cancelled()) return finish(FinishReason::kCancelled);
+      CALLA_ASSIGN(Sampled token, sampler_.sample(logits_));
+      if (out_.tokens.empty()) {
+        out_.times.first_seconds = since(start_);
+        first = Clock::now();
+      }
+      out_.times.decode_seconds = since(first);
+      const int32_t id = token.id;
+      out_.tokens.push_back(std::move(token));
+      const bool ended = !options_.ignore_eos && model_.is_stop(id);
+      if (!emit(ended ? std::string() : stops_.push(detokenizer_.push(id)), &out_.tokens.back())) {
+        return finish(FinishReason::kCancelled);
+      }
+      if (ended) return finish(FinishReason::kStopToken);
+      if (stops_.stopped()) return finish(FinishReason::kStopString);
+      if (options_.max_tokens > 0 && static_cast<int>(out_.tokens.size()) >= options_.max_tokens) {
+        return finish(FinishReason::kLength);
+      }
+      if (sequence_.position() >= model_.runner().context()) return finish(FinishReason::kContext);
+      const Step step{&sequence_, {&id, 1}, Step::Logits::kLast};
+      CALLA_TRY(model_.runner().forward({&step, 1}, logits_));
+    }
+  }
+
+  bool emit(std::string_view text, const Sampled* token) {
+    out_.text += text;
+    return !options_.on_delta || options_.on_delta({text, token});
+  }
+
+  // Lets out what was held back, unless it belongs to a stop string.
+  Result<void> finish(FinishReason reason) {
+    if (!stops_.stopped()) {
+      std::string rest = stops_.push(detokenizer_.finish());
+      rest += stops_.finish();
+      emit(rest, nullptr);
+    } else {
+      out_.stop = stops_.matched();
+      emit({}, nullptr);
+    }
+    out_.finish = stops_.stopped() ? FinishReason::kStopString : reason;
+    return {};
+  }
+
+  Model& model_;
+  Sequence& sequence_;
+  std::span<const int32_t> prompt_;
+  const GenerateOptions& options_;
+  Sampler sampler_;
+  Detokenizer detokenizer_;
+  StopStrings stops_;
+  std::vector<float> logits_;
+  int base_ = 0;  // tokens of the prompt that the sequence held before the pass that runs
+  Generation out_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace
+
+std::string_view finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStopToken:
+    case FinishReason::kStopString:
+      return "stop";
+    case FinishReason::kLength:
+    case FinishReason::kContext:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
+Result<void> check_options(const GenerateOptions& o) {
+  CALLA_TRY(check_sampling(o.sampling));
+  if (o.max_tokens < 0) return invalid(fmt::format("max_tokens is {}, expected 0 (no limit) or more", o.max_tokens));
+  if (o.stop.size() > kMaxStops)
+    return invalid(fmt::format("{} stop strings, expected at most {}", o.stop.size(), kMaxStops));
+  for (const std::string& s : o.stop) {
+    if (s.empty() || s.size() > kMaxStopBytes) {
+      return invalid(fmt::format("a stop string has {} bytes, expected 1 to {}", s.size(), kMaxStopBytes));
+    }
+  }
+  return {};
+}
+
+double Generation::prompt_rate() const {
+  const int read = prompt_tokens - reused_tokens;
+  return times.prompt_seconds > 0 ? read / times.prompt_seconds : 0;
+}
+
+double Generation::decode_rate() const {
+  return tokens.size() > 1 && times.decode_seconds > 0 ? static_cast<double>(tokens.size() - 1) / times.decode_seconds
+                                                       : 0;
+}
+
+Result<Generation> generate(Model& model, Sequence& sequence, std::span<const int32_t> prompt,
+                            const GenerateOptions& options) {
+  CALLA_TRY(check_options(options));
+  if (prompt.empty()) return invalid("the prompt is empty");
+  const int context = model.runner().context();
+  if (prompt.size() > static_cast<size_t>(context)) {
+    return invalid(
+        fmt::format("the prompt has {} tokens and the context holds {}: shorten it or choose a larger --context",
+                    prompt.size(), context));
+  }
+  return Generating(model, sequence, prompt, options).run();
+}
+
+}  // namespace calla
