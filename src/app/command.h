@@ -13,8 +13,9 @@ namespace calla {
 
 // Exit codes of the program.
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailure = 1;  // the work failed
-inline constexpr int kExitUsage = 2;    // the command line or a request was wrong
+inline constexpr int kExitFailure = 1;        // the work failed
+inline constexpr int kExitUsage = 2;          // the command line was wrong
+inline constexpr int kExitInterrupted = 130;  // stopped by Ctrl-C, as shells count it
 
 // A subcommand adds its options to `app` and leaves its work in `run`; main() calls the one that was asked for.
 // An Error that `run` returns is printed as one line, "calla: …".

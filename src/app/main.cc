@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 
@@ -14,8 +15,10 @@ int main_checked(int argc, char** argv) {
   app.footer(
       "Without a model of your own, every command uses Bud, the tiny model that comes with Calla.\n"
       "`calla COMMAND --help` explains each command.");
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write()
   Run run;
   add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
+  add_run(*app.add_subcommand("run", "Answer one prompt"), run);
   add_render(*app.add_subcommand("render", "Show the prompt that a chat request becomes"), run);
   add_quantize(*app.add_subcommand("quantize", "Turn a bf16 checkpoint into the 4-bit form that runs"), run);
   add_synth(*app.add_subcommand("synth", "Write a checkpoint with random weights, for tests and benchmarks"), run);
@@ -28,6 +31,7 @@ int main_checked(int argc, char** argv) {
   }
   const Result<void> result = run();
   if (result) return kExitOk;
+  if (result.error().code == Error::Code::kCancelled) return kExitInterrupted;
   std::fprintf(stderr, "calla: %s\n", result.error().message.c_str());
   return kExitFailure;
 }

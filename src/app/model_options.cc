@@ -1,0 +1,65 @@
+#include "app/model_options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "engine/locate.h"
+
+namespace calla {
+
+namespace fs = std::filesystem;
+
+void add_model_options(CLI::App& app, ModelOptions& o) {
+  constexpr const char* kGroup = "Model";
+  app.add_option(
+         "--model", o.model,
+         "A model's folder, or the id of one in the Hugging Face cache; without it, Bud, the small built-in model")
+      ->type_name("DIR|ID")
+      ->group(kGroup);
+  o.runner.context = 0;
+  app.add_option("--context", o.runner.context,
+                 fmt::format("Tokens that a conversation can hold (default: the model's limit, at most {})",
+                             Model::kDefaultContext))
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(kGroup);
+  app.add_option("--threads", o.runner.threads, "Processor threads (default: all that this process may use)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 64))
+      ->group(kGroup);
+  app.add_option("--cpu-isa", o.runner.cpu_isa, "Force one set of kernels: scalar or avx2 (default: the best one)")
+      ->type_name("NAME")
+      ->group(kGroup);
+  app.add_option("--backend", o.backend, "cpu, or reference: 64-bit floating point, exact and very slow")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"cpu", "reference"}))
+      ->group(kGroup);
+}
+
+Result<fs::path> model_folder(const ModelOptions& options) {
+  if (!options.is_bud()) return find_model(options.model);
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path places[] = {program.parent_path().parent_path() / "share/calla/models/bud",
+                             fs::path(CALLA_SOURCE_DIR) / "models/bud"};
+  for (const fs::path& place : places) {
+    if (fs::exists(place / "config.json", error)) return place;
+  }
+  return fail(Error::Code::kNotFound,
+              fmt::format("Bud, the built-in model, is neither in {} nor in {}: name a model with --model",
+                          places[0].string(), places[1].string()));
+}
+
+RunnerOptions runner_options(const ModelOptions& options) {
+  RunnerOptions runner = options.runner;
+  runner.backend = options.backend == "reference" ? RunnerOptions::Backend::kReference : RunnerOptions::Backend::kCpu;
+  return runner;
+}
+
+Result<std::unique_ptr<Model>> open_model(const ModelOptions& options) {
+  CALLA_ASSIGN(const fs::path folder, model_folder(options));
+  return Model::open(folder, runner_options(options));
+}
+
+}  // namespace calla

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "engine/model.h"
+
+namespace CLI {
+class App;
+}
+
+namespace calla {
+
+// The flags of every command that runs a model.
+struct ModelOptions {
+  std::string model;  // --model as given; "" is Bud
+  std::string backend = "cpu";
+  RunnerOptions runner;
+
+  bool is_bud() const { return model.empty(); }
+};
+
+// Adds --model, --context, --threads, --cpu-isa and --backend.
+void add_model_options(CLI::App& app, ModelOptions& options);
+
+// The folder that --model means. Bud is beside the installed program (../share/calla/models/bud), else in the sources
+// it was built from.
+Result<std::filesystem::path> model_folder(const ModelOptions& options);
+
+// The runner's options, with the backend that --backend names.
+RunnerOptions runner_options(const ModelOptions& options);
+
+Result<std::unique_ptr<Model>> open_model(const ModelOptions& options);
+
+}  // namespace calla
