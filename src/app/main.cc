@@ -19,9 +19,17 @@ int main_checked(int argc, char** argv) {
   Run run;
   add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
   add_run(*app.add_subcommand("run", "Answer one prompt"), run);
+  add_chat(*app.add_subcommand("chat", "Talk to the model"), run);
+  add_eval(*app.add_subcommand("eval", "Measure what the model computes"), run);
   add_render(*app.add_subcommand("render", "Show the prompt that a chat request becomes"), run);
   add_quantize(*app.add_subcommand("quantize", "Turn a bf16 checkpoint into the 4-bit form that runs"), run);
   add_synth(*app.add_subcommand("synth", "Write a checkpoint with random weights, for tests and benchmarks"), run);
+  // CLI11 would only say that a command is missing.
+  if (argc > 1 && argv[1][0] != '-' &&
+      app.get_subcommands([&](CLI::App* c) { return c->get_name() == argv[1]; }).empty()) {
+    std::fprintf(stderr, "calla: there is no command \"%s\" (try --help)\n", argv[1]);
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

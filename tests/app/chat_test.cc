@@ -1,0 +1,109 @@
+// The chat on a terminal, as a person meets it.
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "tests/app/program.h"
+
+namespace calla {
+namespace {
+
+class ChatTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_bud()) GTEST_SKIP() << "models/bud is not there";
+    ::setenv("XDG_STATE_HOME", (dir_ / "state").c_str(), 1);
+  }
+  static std::vector<std::string> chat(std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {"chat", "--temperature", "0", "--max-tokens", "12"};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+  TempDir dir_;
+};
+
+TEST_F(ChatTest, TalksAndRemembers) {
+  {
+    Terminal t(chat());
+    ASSERT_TRUE(t.expect("/help explains")) << t.rest();
+    ASSERT_TRUE(t.expect("> "));
+    t.type("Tell me a story\r");
+    ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+    t.type("/stats\r");
+    ASSERT_TRUE(t.expect("tok/s")) << t.rest();
+    ASSERT_TRUE(t.expect("context: "));
+    t.type("/regenerate\r");
+    ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+    t.type("/nonsense\r");
+    ASSERT_TRUE(t.expect("there is no /nonsense")) << t.rest();
+    t.type("/save " + (dir_ / "c.json") + "\r");
+    ASSERT_TRUE(t.expect("(1 turns)")) << t.rest();
+    t.type("/quit\r");
+    EXPECT_EQ(t.wait(), 0);
+  }
+  struct stat history {};
+  ASSERT_EQ(::stat((dir_ / "state/calla/history").c_str(), &history), 0);
+  EXPECT_EQ(history.st_mode & 0777, 0600u);
+  // The saved conversation goes on, and the history is there: arrow up, four lines back.
+  Terminal t(chat({"--load", dir_ / "c.json"}));
+  ASSERT_TRUE(t.expect("> "));
+  t.type("\x1b[A");
+  ASSERT_TRUE(t.expect("/quit")) << t.rest();
+  t.type("\r");
+  EXPECT_EQ(t.wait(), 0);
+}
+
+TEST_F(ChatTest, InterruptsStopTheAnswerNotTheProgram) {
+  Terminal t({"chat", "--seed", "3", "--temperature", "2"});
+  ASSERT_TRUE(t.expect("> "));
+  t.type("half a line\x03");  // gives the line up
+  ASSERT_TRUE(t.expect("^C")) << t.rest();
+  ASSERT_TRUE(t.expect("/quit leaves")) << t.rest();
+  ASSERT_TRUE(t.expect("> "));
+  t.type("Tell me a very long story\r");
+  ASSERT_TRUE(t.expect("story\r\n"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  t.type("\x03");
+  ASSERT_TRUE(t.expect("> ")) << t.rest();
+  t.type("/system Be kind.\r");
+  ASSERT_TRUE(t.expect("system: Be kind.")) << t.rest();
+  t.type("\x04");
+  EXPECT_EQ(t.wait(), 0);
+}
+
+TEST_F(ChatTest, LongMessages) {
+  Terminal t(chat());
+  ASSERT_TRUE(t.expect("> "));
+  t.type("one \\\r");
+  ASSERT_TRUE(t.expect(". ")) << t.rest();
+  t.type("two\r");
+  ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+  t.type("\"\"\"\r");
+  ASSERT_TRUE(t.expect(". "));
+  t.type("three\r");
+  ASSERT_TRUE(t.expect(". "));
+  t.type("\"\"\"\r");
+  ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+  t.type("\x1b[200~pasted\rtext é\x1b[201~\r");
+  ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+  t.type("/save " + (dir_ / "c.json") + "\r");
+  ASSERT_TRUE(t.expect("(3 turns)")) << t.rest();
+  t.type("\x04");
+  EXPECT_EQ(t.wait(), 0);
+  const std::string saved = *read_file(dir_ / "c.json");
+  EXPECT_NE(saved.find(R"("one \ntwo")"), std::string::npos) << saved;
+  EXPECT_NE(saved.find(R"("three")"), std::string::npos) << saved;
+  EXPECT_NE(saved.find(R"("pasted\ntext é")"), std::string::npos) << saved;
+}
+
+TEST_F(ChatTest, APipeCarriesOnlyAnswers) {
+  const Ran ran = run_program(chat(), "Tell me a story\n/stats\n");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_GT(ran.out.size(), 5u);
+  EXPECT_EQ(ran.out.find("tok/s"), std::string::npos);
+  EXPECT_NE(ran.err.find("tok/s"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace calla
