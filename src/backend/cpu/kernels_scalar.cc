@@ -97,27 +97,47 @@ void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) 
 
 enum class Format { kBf16, kQ8, kQ4 };
 
+// The 64 weights of group g of row r.
 template <Format F>
-float weight_at(const WeightRows& w, int r, int c) {
+void expand_group(const WeightRows& w, int r, int g, float* v) {
   const uint8_t* row = w.weight + r * w.weight_stride;
-  if constexpr (F == Format::kBf16) return load_bf16(row, c);
-  const int code = F == Format::kQ8 ? row[c] : (row[c / 2] >> (c % 2 * 4)) & 15;
-  const int64_t at = r * w.group_stride;
-  return load_bf16(w.scales + at, c / kGroup) * static_cast<float>(code) + load_bf16(w.biases + at, c / kGroup);
+  if constexpr (F == Format::kBf16) {
+    for (int i = 0; i < kGroup; ++i) v[i] = load_bf16(row, g * kGroup + i);
+  } else {
+    const float scale = load_bf16(w.scales + r * w.group_stride, g), bias = load_bf16(w.biases + r * w.group_stride, g);
+    for (int i = 0; i < kGroup; ++i) {
+      const int c = g * kGroup + i;
+      const int code = F == Format::kQ8 ? row[c] : (row[c / 2] >> (c % 2 * 4)) & 15;
+      v[i] = scale * static_cast<float>(code) + bias;
+    }
+  }
 }
 
 template <Format F>
 void expand(const WeightRows& w, int r, float* row) noexcept {
-  for (int c = 0; c < w.groups * kGroup; ++c) row[c] = weight_at<F>(w, r, c);
+  for (int g = 0; g < w.groups; ++g) expand_group<F>(w, r, g, row + g * kGroup);
+}
+
+// Four chains: one would wait for each addition.
+double dot(const float* a, const float* b, int n) {
+  double sum[4] = {};
+  for (int i = 0; i < n; i += 4) {
+    for (int j = 0; j < 4; ++j) sum[j] += double{a[i + j]} * b[i + j];
+  }
+  return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
 template <Format F>
 void gemv(const WeightRows& w, const float* x, int64_t x_stride, const int32_t* index, int count, float* y,
           int64_t y_stride) noexcept {
-  for (int t = 0; t < count; ++t) {
-    for (int r = 0; r < w.rows; ++r) {
+  for (int r = 0; r < w.rows; ++r) {
+    for (int t = 0; t < count; ++t) {
       double sum = 0;
-      for (int c = 0; c < w.groups * kGroup; ++c) sum += double{weight_at<F>(w, r, c)} * x[index[t] * x_stride + c];
+      for (int g = 0; g < w.groups; ++g) {
+        float v[kGroup];
+        expand_group<F>(w, r, g, v);
+        sum += dot(v, x + index[t] * x_stride + g * kGroup, kGroup);
+      }
       y[t * y_stride + r] = static_cast<float>(sum);
     }
   }
@@ -126,11 +146,7 @@ void gemv(const WeightRows& w, const float* x, int64_t x_stride, const int32_t* 
 void dots(const float* w, int rows, const float* x, int64_t x_stride, const int32_t* index, int count, int n, float* y,
           int64_t y_stride) noexcept {
   for (int t = 0; t < count; ++t) {
-    for (int r = 0; r < rows; ++r) {
-      double sum = 0;
-      for (int c = 0; c < n; ++c) sum += double{w[r * n + c]} * x[index[t] * x_stride + c];
-      y[t * y_stride + r] = static_cast<float>(sum);
-    }
+    for (int r = 0; r < rows; ++r) y[t * y_stride + r] = static_cast<float>(dot(w + r * n, x + index[t] * x_stride, n));
   }
 }
 
