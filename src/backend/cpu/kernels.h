@@ -118,10 +118,6 @@ struct KernelTable {
   void (*delta_scan)(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v,
                      int64_t v_stride, const float* alpha, const float* beta, int count, float* o,
                      int64_t o_stride) noexcept;
-  // C[i][j] (+)= Σ_p A[i][p]·B[p][j], row-major with strides; m, n, p any, n % 8 == 0. `add` keeps what C holds. A may
-  // be read transposed: element (i, p) lies at A[i·a_row + p·a_col].
-  void (*gemm)(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p,
-               bool add, float* C, int64_t c_stride) noexcept;
 
   // Flash attention of eight query rows with one page: adds up to 64 positions to running sums. q: [8][256], scaled
   // already. keys, values: bf16 [64][256]; positions [0, visible[r]) of the page count for row r (0: none), `span` =

@@ -167,43 +167,6 @@ void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, cons
   }
 }
 
-// R rows × J vectors of C.
-template <int R, int J>
-inline void gemm_block(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int p, bool add,
-                       float* C, int64_t c_stride) {
-  Vec8 sum[R][J];
-  for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < J; ++j) sum[i][j] = add ? load(C + i * c_stride + 8 * j) : _mm256_setzero_ps();
-  }
-  for (int l = 0; l < p; ++l) {
-    Vec8 b[J];
-    for (int j = 0; j < J; ++j) b[j] = load(B + l * b_stride + 8 * j);
-    for (int i = 0; i < R; ++i) {
-      const Vec8 a = _mm256_broadcast_ss(A + i * a_row + l * a_col);
-      for (int j = 0; j < J; ++j) sum[i][j] = _mm256_fmadd_ps(a, b[j], sum[i][j]);
-    }
-  }
-  for (int i = 0; i < R; ++i) {
-    for (int j = 0; j < J; ++j) store(C + i * c_stride + 8 * j, sum[i][j]);
-  }
-}
-
-template <int R>
-inline void gemm_rows(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int n, int p,
-                      bool add, float* C, int64_t c_stride) {
-  int j = 0;
-  for (; j + 16 <= n; j += 16) gemm_block<R, 2>(A, a_row, a_col, B + j, b_stride, p, add, C + j, c_stride);
-  if (j < n) gemm_block<R, 1>(A, a_row, a_col, B + j, b_stride, p, add, C + j, c_stride);
-}
-
-void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add,
-          float* C, int64_t c_stride) noexcept {
-  int i = 0;
-  for (; i + 6 <= m; i += 6)
-    gemm_rows<6>(A + i * a_row, a_row, a_col, B, b_stride, n, p, add, C + i * c_stride, c_stride);
-  for (; i < m; ++i) gemm_rows<1>(A + i * a_row, a_row, a_col, B, b_stride, n, p, add, C + i * c_stride, c_stride);
-}
-
 // ---- attention
 
 void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int span,
@@ -276,7 +239,6 @@ const KernelTable kAvx2Kernels = {
     .tile_product = tile_product,
     .conv_silu = conv_silu,
     .delta_scan = delta_scan,
-    .gemm = gemm,
     .attend_page = attend_page,
     .exp = exp_all,
     .sigmoid = sigmoid_all,

@@ -231,17 +231,6 @@ void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, cons
   }
 }
 
-void gemm(const float* A, int64_t a_row, int64_t a_col, const float* B, int64_t b_stride, int m, int n, int p, bool add,
-          float* C, int64_t c_stride) noexcept {
-  for (int i = 0; i < m; ++i) {
-    for (int j = 0; j < n; ++j) {
-      float sum = add ? C[i * c_stride + j] : 0;
-      for (int l = 0; l < p; ++l) sum += A[i * a_row + l * a_col] * B[l * b_stride + j];
-      C[i * c_stride + j] = sum;
-    }
-  }
-}
-
 void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int /*span*/,
                  float* peak, float* total, float* o, float* scores) noexcept {
   for (int r = 0; r < kQueryLanes; ++r) {
@@ -298,7 +287,6 @@ const KernelTable kScalarKernels = {
     .tile_product = tile_product,
     .conv_silu = conv_silu,
     .delta_scan = delta_scan,
-    .gemm = gemm,
     .attend_page = attend_page,
     .exp = exp_all,
     .sigmoid = sigmoid_all,
