@@ -19,8 +19,10 @@ Some heads of the recurrent layers forget within a token (decay about 1e-12).
 
 bud: `bud_greedy.json`, for each prompt the ids, 48 greedy ids, the log-probability of each and of
 the five best, and the MTP head's drafts (by tools/bud/model.py, transformers has no such head).
+drafts: renews only the latter, without transformers.
 """
 import argparse
+import json
 import os
 import sys
 
@@ -145,6 +147,31 @@ def prompts():
     ]
 
 
+@torch.no_grad()
+def drafts(ours, ids, run, device):
+    """The MTP head's guesses along a run that began with `ids`."""
+    padded = torch.tensor([run + [0] * (-len(run) % M.CHUNK)], device=device)
+    starts = torch.zeros_like(padded, dtype=torch.bool)
+    starts[0, 0] = True
+    ctx = M.Context(starts)
+    h, _ = ours.hidden(padded, ctx)
+    best = ours.lm_head(ours.draft_hidden(padded, h, ctx)[0]).argmax(-1)[0].tolist()
+    # The one at place t is a guess at token t + 2.
+    return best[len(ids) - 1:len(run) - 2]
+
+
+def renew_drafts(folder, out):
+    """Recompute only the drafts of bud_greedy.json, after the MTP head alone has changed."""
+    with open(os.path.join(out, "bud_greedy.json"), encoding="utf-8") as f:
+        golden = json.load(f)
+    ours = export.load_torch(folder, "cpu")
+    for r in golden["runs"]:
+        answer = [s["id"] for s in r["steps"]]
+        r["mtp_drafts"] = drafts(ours, r["prompt"], r["prompt"] + answer, "cpu")
+        print(r["name"], sum(a == b for a, b in zip(r["mtp_drafts"], answer[1:])), "of", len(r["mtp_drafts"]))
+    export.write_json(out, "bud_greedy.json", golden)
+
+
 def bud_goldens(folder, out, device):
     import transformers
     from tokenizer import Tokenizer
@@ -163,15 +190,7 @@ def bud_goldens(folder, out, device):
             top = lp.topk(5)
             run.append(int(top.indices[0]))
             steps.append({"id": run[-1], "logprob": round(float(top.values[0]), 5), "top5": [[int(i), round(float(v), 5)] for i, v in zip(top.indices, top.values)]})
-        with torch.no_grad():
-            padded = torch.tensor([run + [0] * (-len(run) % M.CHUNK)], device=device)
-            starts = torch.zeros_like(padded, dtype=torch.bool)
-            starts[0, 0] = True
-            ctx = M.Context(starts)
-            h, _ = ours.hidden(padded, ctx)
-            drafts = ours.lm_head(ours.draft_hidden(padded, h, ctx)[0]).argmax(-1)[0].tolist()
-        # The draft at place t is a guess at token t + 2.
-        mtp = drafts[len(ids) - 1:len(run) - 2]
+        mtp = drafts(ours, ids, run, device)
         hits = sum(a == b for a, b in zip(mtp, run[len(ids) + 1:]))
         runs.append({"name": name, "text": text, "prompt": ids, "steps": steps, "mtp_drafts": mtp, "answer": tok.decode(run[len(ids):])})
         print(name, len(ids), "MTP", hits, "of", len(mtp), repr(runs[-1]["answer"]))
@@ -183,7 +202,7 @@ def bud_goldens(folder, out, device):
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("what", choices=["random", "bud"])
+    ap.add_argument("what", choices=["random", "bud", "drafts"])
     ap.add_argument("--model", default="models/bud")
     ap.add_argument("--out", default="tests/goldens")
     args = ap.parse_args()
@@ -192,6 +211,8 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     if args.what == "random":
         random_goldens(args.out, device)
+    elif args.what == "drafts":
+        renew_drafts(args.model, args.out)
     else:
         bud_goldens(args.model, args.out, device)
 

@@ -23,19 +23,13 @@ import toolbox
 
 LOSS, START, ID = 0x8000, 0x4000, 0x3FFF
 
-# Share of the lessons by family, and of the documents by source (their lengths differ): first for
-# most of the training, then for its last part, with more of what was still weak.
-MIXES = {
-    "first": {"capitals": 5, "colours": 4, "calendar": 6, "words": 5, "identity": 4, "arithmetic": 14, "units": 7, "tool_call": 16, "tool_none": 4,
-              "tool_result": 8, "json": 9, "copy": 6, "system": 6, "multi_turn": 8, "count": 3, "smalltalk": 2},
-    "last": {"capitals": 5, "colours": 3, "calendar": 7, "words": 5, "identity": 4, "arithmetic": 14, "units": 8, "tool_call": 15, "tool_none": 5,
-             "tool_result": 7, "json": 10, "copy": 10, "system": 7, "multi_turn": 7, "count": 5, "smalltalk": 2},
-}
-SOURCES = {
-    "first": {"lesson": 0.80, "story": 0.05, "story_chat": 0.055, "book": 0.02, "qa": 0.06},
-    "last": {"lesson": 0.76, "story": 0.07, "story_chat": 0.11, "book": 0.015, "qa": 0.045},
-}
-MIX = MIXES["first"]
+# Share of the lessons by family.
+MIX = {"capitals": 5, "colours": 3, "calendar": 7, "words": 5, "identity": 4, "arithmetic": 14, "units": 8, "tool_call": 15, "tool_none": 5,
+       "tool_result": 7, "json": 10, "copy": 10, "system": 7, "multi_turn": 7, "count": 5, "smalltalk": 2}
+
+# Share of the documents of a row by source; their lengths differ, so that of the tokens that are
+# learnt two fifths are lessons, two fifths stories, and a fifth books.
+SOURCES = {"lesson": 0.76, "story": 0.07, "story_chat": 0.11, "book": 0.015, "qa": 0.045}
 
 
 # ---------------------------------------------------------------------------------------- rendering
@@ -160,11 +154,10 @@ SYSTEMS = ["You are a helpful assistant.", "You are Bud, a small helpful model."
 class ChatMaker:
     """Draws lessons. `heldout` turns the split around."""
 
-    def __init__(self, seed, heldout=False, mix=None):
+    def __init__(self, seed, heldout=False):
         self.rng = random.Random(seed)
         self.heldout = heldout
-        mix = mix or MIX
-        self.families, self.weights = list(mix), list(mix.values())
+        self.families, self.weights = list(MIX), list(MIX.values())
 
     # -- drawing
 
@@ -716,10 +709,10 @@ def qa_chat(messages, rng):
 class Rows:
     """Endless rows of `length` tokens (uint16, see the top of the file) for training."""
 
-    def __init__(self, corpus, tokenizer, seed, length=1024, mix="first"):
+    def __init__(self, corpus, tokenizer, seed, length=1024):
         self.corpus, self.tok, self.rng, self.length = corpus, tokenizer, random.Random(seed), length
-        self.chats = ChatMaker(seed * 7919 + 13, mix=MIXES[mix])
-        self.kinds, self.weights = list(SOURCES[mix]), list(SOURCES[mix].values())
+        self.chats = ChatMaker(seed * 7919 + 13)
+        self.kinds, self.weights = list(SOURCES), list(SOURCES.values())
         self.tiny = [s for s in corpus["stories"][:6304] if 300 < len(s) < 1800]
         self.end = self.tok.added["<|endoftext|>"]
 

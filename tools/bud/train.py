@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node N tools/bud/train.py --corpus DIR --tokenizer models/bud/tokenizer.json --out DIR --seconds 1000
 
-Matrices learn by Muon, everything else by AdamW; the rate stays level for 55 % of the time and then
+Matrices learn by Muon, everything else by AdamW; the rate stays level for 42 % of the time and then
 falls to nearly nothing.  In the last quarter the forward pass sees the weights as 4 bits will store
 them.  Data is made on the fly by worker processes and never repeats (the corpus texts do).  The
 schedule follows the clock, so that a run ends when its time is up, whatever the machine's speed.
@@ -25,18 +25,18 @@ import score
 from export import fake_quantise
 from tokenizer import Tokenizer
 
-WARMUP, LEVEL, QUANT = 0.012, 0.55, 0.72
+WARMUP, LEVEL, QUANT = 0.012, 0.42, 0.75
 
 
 class Stream(torch.utils.data.IterableDataset):
     """Batches of packed rows, a different stream in every worker."""
 
-    def __init__(self, corpus, tok, batch, length, seed, mix):
-        self.args, self.batch, self.length, self.seed, self.mix = (corpus, tok), batch, length, seed, mix
+    def __init__(self, corpus, tok, batch, length, seed):
+        self.args, self.batch, self.length, self.seed = (corpus, tok), batch, length, seed
 
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
-        rows = iter(data.Rows(*self.args, seed=self.seed * 1000 + (info.id if info else 0), length=self.length, mix=self.mix))
+        rows = iter(data.Rows(*self.args, seed=self.seed * 1000 + (info.id if info else 0), length=self.length))
         while True:
             yield torch.from_numpy(np.stack([next(rows) for _ in range(self.batch)]).astype(np.int32))
 
@@ -156,7 +156,6 @@ def main():
     ap.add_argument("--lr", type=float, default=4e-3)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--resume", help="checkpoint to go on from")
-    ap.add_argument("--mix", default="first", choices=list(data.MIXES))
     ap.add_argument("--level", type=float, default=LEVEL, help="share of the time before the rate falls")
     ap.add_argument("--quant-from", type=float, default=QUANT)
     ap.add_argument("--checks", type=int, default=5)
@@ -171,7 +170,7 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     os.makedirs(args.out, exist_ok=True)
     tok = Tokenizer(args.tokenizer)
-    loader = torch.utils.data.DataLoader(Stream(data.read_corpus(args.corpus), tok, args.batch, args.length, args.seed * 10 + rank, args.mix),
+    loader = torch.utils.data.DataLoader(Stream(data.read_corpus(args.corpus), tok, args.batch, args.length, args.seed * 10 + rank),
                                          batch_size=None, num_workers=args.workers, prefetch_factor=4, multiprocessing_context="fork", pin_memory=False)
     rows = iter(loader)
     torch.manual_seed(args.seed)
