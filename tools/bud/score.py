@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections import defaultdict
 
-COMMAND = "{calla} run --model {model} --request {request} --temperature 0 --quiet"
+COMMAND = "{calla} run --model {model} --request {request} --temperature 0 --json"
 
 
 def split_thinking(text, thinking):
@@ -119,7 +119,8 @@ def ask_calla(questions, calla, model):
             run = subprocess.run(COMMAND.format(calla=calla, model=model, request=path).split(), capture_output=True, text=True)
             if run.returncode:
                 sys.exit(f"calla failed: {run.stderr.strip()}")
-            out.append((run.stdout.strip(), True))
+            answer = json.loads(run.stdout)
+            out.append((answer["text"], answer["finish_reason"] != "length"))
     return out
 
 
@@ -151,6 +152,7 @@ def main():
     ap.add_argument("--model", default="models/bud", help="folder for the engine")
     ap.add_argument("--torch", help="folder with an exported checkpoint to score with PyTorch")
     ap.add_argument("--bar", type=float, default=0.93)
+    ap.add_argument("--save", help="write the questions with their outputs here, as JSON lines")
     ap.add_argument("--show", type=int, default=0, help="print this many wrong answers")
     args = ap.parse_args()
     with open(args.questions, encoding="utf-8") as f:
@@ -162,6 +164,10 @@ def main():
         results = ask_torch(questions, net, tok)
     else:
         results = ask_calla(questions, args.calla, args.model)
+    if args.save:
+        with open(args.save, "w", encoding="utf-8") as f:
+            for q, (text, stopped) in zip(questions, results):
+                f.write(json.dumps({**q, "output": text, "stopped": stopped}, ensure_ascii=False) + "\n")
     good = table(questions, results, args.bar)
     for q, (text, stopped) in zip(questions, results):
         if args.show and not right(q, text, stopped):

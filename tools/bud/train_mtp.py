@@ -1,14 +1,16 @@
 """Teach the MTP head alone, against the finished 4-bit model.
 
-    python3 tools/bud/train_mtp.py --weights run/bud.pt --mlx models/bud --corpus DIR --out run/bud-mtp.pt
+    python3 tools/bud/questions.py --each 400 > q.jsonl
+    python3 tools/bud/score.py --questions q.jsonl --torch models/bud --save answers.jsonl
+    python3 tools/bud/train_mtp.py --weights run/bud.pt --mlx models/bud --corpus DIR --answers answers.jsonl --out run/bud-mtp.pt
 
 During the main training the head learns to predict text.  What speeds up decoding is something
-else: to agree with what the model itself will say, as it is stored.  So the finished model writes
-stories, reads others, and does lessons; the head learns its distribution two tokens ahead, seeing
-its own weights as 4 bits store them.  Nothing else changes.  Needs no GPU: about a quarter of an
-hour on two cores.
+else: to agree with what the model itself will say, as it is stored.  So the head learns the finished model's
+distribution two tokens ahead, over stories that the model wrote, stories of the corpus, and
+lessons, seeing its own weights as 4 bits store them.  Nothing else changes.  Needs no GPU.
 """
 import argparse
+import json
 import random
 import time
 
@@ -19,23 +21,26 @@ import torch.nn.functional as F
 import data
 import export
 import model as M
-import questions
 from tokenizer import Tokenizer
 from train import quantisable, set_rounding
 
 LENGTH = 512
 
 
-def own_stories(net, tok, count, rng, limit):
-    """Documents (arrays of ids) of prompts and the greedy stories that the model writes for them."""
-    prompts = []
-    for _ in range(count):
-        text, _ = questions.story_question(rng)
-        parts = data.render([{"role": "user", "content": text}, {"role": "assistant", "content": ""}], None, rng.random() < 0.5, prompt_only=True)
-        prompts.append([i for t, _ in parts for i in tok.encode(t)])
-    end = tok.added["<|im_end|>"]
-    answers = net.generate(prompts, limit, [end, tok.added["<|endoftext|>"]], dtype=None)
-    return [(p, a + [end] * done) for p, (a, done) in zip(prompts, answers)]
+def own_stories(paths, tok):
+    """Documents (prompt ids, answer ids) of the stories in files that score.py saved."""
+    docs, end = {}, tok.added["<|im_end|>"]
+    for path in paths:
+        with open(path, encoding="utf-8") as f:
+            for line in f:
+                item = json.loads(line)
+                if item["family"] == "story":
+                    messages = item["request"]["messages"]
+                    parts = data.render(messages + [{"role": "assistant", "content": ""}], None, item["thinking"], prompt_only=True)
+                    prompt = [i for t, _ in parts for i in tok.encode(t)]
+                    answer = tok.encode(item["output"]) + [end] * item["stopped"]
+                    docs.setdefault(messages[-1]["content"], []).append((prompt, answer))
+    return docs
 
 
 def pack(docs, length):
@@ -79,10 +84,10 @@ def main():
     ap.add_argument("--mlx", required=True)
     ap.add_argument("--corpus", required=True)
     ap.add_argument("--out", required=True)
-    ap.add_argument("--stories", type=int, default=160, help="stories to write; a fifth is kept for testing")
-    ap.add_argument("--tiny", type=int, default=120, help="stories of the corpus to read")
-    ap.add_argument("--rows", type=int, default=30, help="packed rows of corpus and lessons")
-    ap.add_argument("--seconds", type=float, default=720)
+    ap.add_argument("--answers", nargs="+", required=True, help="files of score.py --save")
+    ap.add_argument("--tiny", type=int, default=60, help="stories of the corpus to read")
+    ap.add_argument("--rows", type=int, default=12, help="packed rows of corpus and lessons")
+    ap.add_argument("--steps", type=int, default=120)
     ap.add_argument("--lr", type=float, default=1e-3)
     args = ap.parse_args()
     rng = random.Random(77)
@@ -97,9 +102,10 @@ def main():
     set_rounding(parts, True, export.fake_quantise)
 
     t0 = time.time()
-    docs = own_stories(net, tok, args.stories, rng, 200)
-    test, own = pack(docs[:args.stories // 5], LENGTH), pack(docs[args.stories // 5:], LENGTH)
-    print(f"stories written after {time.time() - t0:.0f} s", flush=True)
+    # Every fifth prompt is kept for testing, with all the stories written for it.
+    docs = list(own_stories(args.answers, tok).values())
+    test = pack([d for i, ds in enumerate(docs) if i % 5 == 0 for d in ds], LENGTH)
+    own = pack([d for i, ds in enumerate(docs) if i % 5 for d in ds], LENGTH)
     corpus = data.read_corpus(args.corpus)
     other = iter(data.Rows(corpus, tok, seed=99, length=LENGTH))
     tiny = [([], tok.encode(s)) for s in rng.sample(corpus["stories"][:6304], args.tiny)]
@@ -114,17 +120,13 @@ def main():
 
     params = [p.requires_grad_(True) for p in net.mtp.parameters()]
     adam = torch.optim.AdamW(params, lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
-    begin, step, batch = time.time(), 0, 4
-    order = []
-    while True:
-        p = (time.time() - begin) / args.seconds
-        if p >= 1:
-            break
+    batch, order = 4, []
+    for step in range(args.steps):
         if len(order) < batch:
             order += torch.randperm(len(rows)).tolist()
         pick, order = order[:batch], order[batch:]
         for group in adam.param_groups:
-            group["lr"] = args.lr * min(1.0, (step + 1) / 10, 1.02 - p)
+            group["lr"] = args.lr * min(1.0, (step + 1) / 8, 1.02 - step / args.steps)
         set_rounding(parts, True, export.fake_quantise)
         ids, st, ok, hh = rows[pick], starts[pick], wrote[pick], h[pick]
         y, balance = net.draft_hidden(ids, hh, M.Context(st))
@@ -138,15 +140,12 @@ def main():
         (loss + 0.003 * balance).backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
         adam.step()
-        step += 1
-        if step % 20 == 0:
-            print(f"{p:.2f} step {step} loss {loss.item():.3f} hits {(guess.argmax(-1) == best).float().mean().item():.3f}", flush=True)
-        if step % 60 == 0:
-            print("   agreement", agreement(net, *test, htest), flush=True)
+        if step % 10 == 9:
+            print(f"{time.time() - t0:.0f} s, step {step} loss {loss.item():.3f} hits {(guess.argmax(-1) == best).float().mean().item():.3f}", flush=True)
     for m, _ in parts:
         m.weight.data.copy_(m.weight.bfloat16().float())
     set_rounding(parts, True, export.fake_quantise)
-    print("agreement after", agreement(net, *test, htest), "steps", step, flush=True)
+    print("agreement after", agreement(net, *test, htest), flush=True)
     exact.update({k: v.bfloat16() for k, v in net.state_dict().items() if k.startswith("mtp.")})
     torch.save(exact, args.out)
 
