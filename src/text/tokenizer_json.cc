@@ -183,6 +183,7 @@ class TokenizerReader {
     CALLA_TRY(check_model(model));
     CALLA_ASSIGN(const Node vocab, model.at("vocab"));
     CALLA_ASSIGN(const object entries, vocab.get<object>());
+    if (entries.size() > kMaxIds) return vocab.error(fmt::format("has more than {} entries", kMaxIds));
     t_.vocab_.reserve(entries.size(), 8 * entries.size());
     CALLA_TRY(read_controls(root));
     if (!config.empty()) CALLA_TRY(read_config(config));
