@@ -255,6 +255,11 @@ WORDS = ["a", "Hi", "weather", "Köln", "später", "日本", "🙂", "👩‍�
          "0", "-1", "true", "None", "{", "}", "image", "text", "video", "x-anthropic-", "im_start", "<", ">", "|>", "think>", "</"]
 
 
+def dumps(value, **style):
+    """JSON text in which "@number:1E5" is the number 1E5: numbers that json.dumps would write otherwise."""
+    return re.sub(r'"@number:([^"\\]+)"', r"\1", json.dumps(value, **style))
+
+
 class Generator:
     def __init__(self, seed):
         self.r = random.Random(seed)
@@ -334,7 +339,7 @@ class Generator:
             return self.object()
         if self.chance(0.3):
             return self.odd()
-        text = json.dumps(self.value() if self.chance(0.3) else self.object(), ensure_ascii=self.chance(0.5))
+        text = dumps(self.value() if self.chance(0.3) else self.object(), ensure_ascii=self.chance(0.5))
         if self.chance(0.2):
             text = text[: self.r.randint(0, len(text))]
         return text
@@ -410,10 +415,9 @@ class Generator:
         return request
 
     def line(self):
-        """One request as JSON text, with numbers that json.dumps would not write."""
+        """One request as JSON text."""
         separators = self.r.choice([(", ", ": "), (",", ":")])
-        text = json.dumps(self.request(), ensure_ascii=self.chance(0.5), separators=separators)
-        return re.sub(r'"@number:([^"\\]+)"', r"\1", text)
+        return dumps(self.request(), ensure_ascii=self.chance(0.5), separators=separators)
 
 
 # --- the comparison ----------------------------------------------------------------------------------------------------
