@@ -80,6 +80,8 @@ struct KernelTable {
   // One row of quantised activations: scale = max|x|/127 per group, codes rounded to nearest. n % 64 == 0. NaN gives
   // unspecified codes.
   void (*quantize)(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept;
+  // What quantize left over: rest = x − scale·code. n % 64 == 0.
+  void (*quantize_rest)(const float* x, int n, const int8_t* codes, const float* scales, float* rest) noexcept;
 
   // y[t·y_stride + r] = W_r · x_t, weights as they are, activations in f32; x_t is row index[t] of x. For few tokens:
   // every weight is converted once per token.

@@ -95,6 +95,13 @@ void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) 
   }
 }
 
+void quantize_rest(const float* x, int n, const int8_t* codes, const float* scales, float* rest) noexcept {
+  for (int c = 0; c < n; ++c) {
+    const int g = c / kGroup, at = c % kGroup;
+    rest[c] = x[c] - scales[g] * static_cast<float>(codes[g * kGroup + at / 2 + at % 2 * (kGroup / 2)]);
+  }
+}
+
 enum class Format { kBf16, kQ8, kQ4 };
 
 // The 64 weights of group g of row r.
@@ -275,6 +282,7 @@ const KernelTable kScalarKernels = {
     .rope = rope,
     .to_bf16 = narrow,
     .quantize = quantize,
+    .quantize_rest = quantize_rest,
     .gemv_bf16 = gemv<Format::kBf16>,
     .gemv_q8 = gemv<Format::kQ8>,
     .gemv_q4 = gemv<Format::kQ4>,

@@ -53,15 +53,17 @@ CpuOps::Plan::Plan(const ModelConfig& c, int max_rows)
       widest(std::max({c.hidden, c.heads * kHeadDim, c.v_heads * kGdnDim, c.expert_width, c.shared_width})),
       inner_width(std::max(c.expert_width, c.shared_width)),
       slots(max_rows * (c.top_k + 1)),
+      code_rows(plane_rows(max_rows)),
+      code_slots(code_rows * (c.top_k + 1)),
       query_lanes(std::max(32, round_up(c.kv_heads > 0 ? c.heads / c.kv_heads : 1, kQueryLanes))) {}
 
 template <class F>
 void CpuOps::for_buffers(const Plan& p, F f) {
   const size_t rows = p.rows, slots = p.slots;
   f(&CpuOps::every_row_, slots);
-  f(&CpuOps::codes_, rows * p.widest);
-  f(&CpuOps::code_scales_, rows * p.widest / kGroup);
-  f(&CpuOps::code_sums_, rows * p.widest / kGroup);
+  f(&CpuOps::codes_, size_t(p.code_rows) * p.widest);
+  f(&CpuOps::code_scales_, size_t(p.code_rows) * p.widest / kGroup);
+  f(&CpuOps::code_sums_, size_t(p.code_rows) * p.widest / kGroup);
   f(&CpuOps::first_slot_, size_t(p.experts) + 2);
   f(&CpuOps::slot_token_, slots);
   f(&CpuOps::slot_weight_, slots);
@@ -70,9 +72,9 @@ void CpuOps::for_buffers(const Plan& p, F f) {
   f(&CpuOps::router_logits_, rows * p.experts);
   f(&CpuOps::shared_logits_, rows);
   f(&CpuOps::inner_, slots * p.inner_width);
-  f(&CpuOps::inner_codes_, slots * p.inner_width);
-  f(&CpuOps::inner_scales_, slots * p.inner_width / kGroup);
-  f(&CpuOps::inner_sums_, slots * p.inner_width / kGroup);
+  f(&CpuOps::inner_codes_, size_t(p.code_slots) * p.inner_width);
+  f(&CpuOps::inner_scales_, size_t(p.code_slots) * p.inner_width / kGroup);
+  f(&CpuOps::inner_sums_, size_t(p.code_slots) * p.inner_width / kGroup);
   f(&CpuOps::frequency_, size_t{kRotary / 2});
   f(&CpuOps::angle_position_, rows);
   f(&CpuOps::cos_, rows * kRotary / 2);
@@ -154,16 +156,53 @@ void CpuOps::gated_rmsnorm(Matrix o, Matrix z, Vec gamma, Matrix y) {
   });
 }
 
+// `rows` rows of `cols` codes a plane, one plane after the other.
+CpuOps::Input CpuOps::planes_in(Mat<const float> x, int count, int8_t* codes, float* scales, float* sums) {
+  const int groups = x.cols / kGroup;
+  Input in{x, {}, count};
+  for (int p = 0; p < count; ++p) {
+    const size_t at = size_t(p) * x.rows;
+    in.planes[p] = {codes + at * x.cols, scales + at * groups, sums + at * groups, x.cols, groups};
+  }
+  return in;
+}
+
+// Quantises n values of a row, from `group` on, to every plane: each takes what the one before left over.
+void CpuOps::quantize(const float* x, int n, const Input& in, int row, int group) const {
+  float rest[kGroup];
+  for (int g = group; g < group + n / kGroup; ++g, x += kGroup) {
+    const float* values = x;
+    for (int p = 0; p < in.plane_count; ++p) {
+      const QuantRows& plane = in.planes[p];
+      int8_t* codes = plane.codes + row * plane.code_stride + int64_t{g} * kGroup;
+      float* scale = plane.scales + row * plane.group_stride + g;
+      kernel_.quantize(values, kGroup, codes, scale, plane.sums + row * plane.group_stride + g);
+      if (p + 1 == in.plane_count) break;
+      kernel_.quantize_rest(values, kGroup, codes, scale, rest);
+      values = rest;
+    }
+  }
+}
+
 // The rows of x as int8, in codes_ until the next call.
 CpuOps::Input CpuOps::quantized(Mat<const float> x) {
   CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
-  const int groups = x.cols / kGroup;
-  const QuantRows quant = {codes_.data(), code_scales_.data(), code_sums_.data(), x.cols, groups};
-  for_rows(x.rows, x.cols, [&](int i) {
-    kernel_.quantize(x.row(i), x.cols, quant.codes + i * quant.code_stride, quant.scales + i * quant.group_stride,
-                     quant.sums + i * quant.group_stride);
-  });
-  return {x, quant};
+  const Input in = planes_in(x, int8_planes(x.rows), codes_.data(), code_scales_.data(), code_sums_.data());
+  for_rows(x.rows, in.plane_count * x.cols, [&](int i) { quantize(x.row(i), x.cols, in, i, 0); });
+  return in;
+}
+
+// Both planes of a token go through the kernel as two tokens, so that the weights are read and unpacked once.
+void CpuOps::gemv_int8(const WeightRows& w, const Input& in, const int32_t* index, int count, float* y,
+                       int64_t y_stride) const {
+  const QuantRows& plane = in.planes[0];
+  if (in.plane_count == 1) return kernel_.gemv_q4_int8(w, plane, index, count, y, y_stride);
+  float parts[2][kRowBlock];
+  for (int t = 0; t < count; ++t) {
+    const int32_t both[2] = {index[t], index[t] + in.x.rows};
+    kernel_.gemv_q4_int8(w, plane, both, 2, parts[0], kRowBlock);
+    for (int r = 0; r < w.rows; ++r) y[t * y_stride + r] = parts[0][r] + parts[1][r];
+  }
 }
 
 void CpuOps::product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index,
@@ -173,7 +212,7 @@ void CpuOps::product(const Linear& w, int row, int rows, Product route, const In
     case Product::kGemvF32:
       return gemv_of(kernel_, w.format)(all, in.x.data, in.x.stride, index, count, y, y_stride);
     case Product::kGemvInt8:
-      return kernel_.gemv_q4_int8(all, in.quant, index, count, y, y_stride);
+      return gemv_int8(all, in, index, count, y, y_stride);
     case Product::kDotsF32:
       for (int r = 0; r < rows; r += kDotRows) {
         const int n = std::min(kDotRows, rows - r);
@@ -187,7 +226,10 @@ void CpuOps::product(const Linear& w, int row, int rows, Product route, const In
         for (int g = 0; g < all.groups; g += kTileGroups) {
           const WeightRows part = groups_of(rows_of(w, row + r, n), g, std::min(kTileGroups, all.groups - g));
           kernel_.expand_tile(part, local.tile.data());
-          kernel_.tile_product(*local.tile.data(), n, part.groups, in.quant, g, index, count, g == 0, y + r, y_stride);
+          for (int p = 0; p < in.plane_count; ++p) {
+            kernel_.tile_product(*local.tile.data(), n, part.groups, in.planes[p], g, index, count, g + p == 0, y + r,
+                                 y_stride);
+          }
         }
       }
       return;
@@ -209,7 +251,7 @@ void CpuOps::project(Matrix x, std::initializer_list<const Linear*> w, std::init
     ++count;
   }
   CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
-  const Input in = int8 ? quantized(x) : Input{x, {}};
+  const Input in = int8 ? quantized(x) : Input{x};
   pool_.run_on(tasks, [&](int task, int thread) {
     int i = count - 1;
     while (task < pieces[i].first_task) --i;

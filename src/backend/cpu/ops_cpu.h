@@ -2,7 +2,8 @@
 
 // The verbs on the processor: f32 activations, weights in place in the checkpoint, keys and values in bf16. Each verb
 // cuts its work into tasks for the pool and calls the kernels of one table. Results are the same bits for any number of
-// threads, and a sequence gets the same bits wherever it stands in a batch. Error bounds: docs/numerics.md.
+// threads, and a sequence gets the same bits wherever it stands in passes of one precision (int8_planes in routes.h).
+// Error bounds: docs/numerics.md.
 
 #include <algorithm>
 #include <cstddef>
@@ -60,10 +61,11 @@ class CpuOps {
     int experts;
     int top_k;
     int kv_heads;
-    int widest;       // columns of the widest input of a product
-    int inner_width;  // columns of an expert's inner activations, routed or shared
-    int slots;        // (token, expert) pairs of a pass, the shared expert included
-    int query_lanes;  // query rows of one attention task, padded to whole vectors
+    int widest;                 // columns of the widest input of a product
+    int inner_width;            // columns of an expert's inner activations, routed or shared
+    int slots;                  // (token, expert) pairs of a pass, the shared expert included
+    int code_rows, code_slots;  // rows of int8 codes, all planes
+    int query_lanes;            // query rows of one attention task, padded to whole vectors
   };
 
   // Scratch of one thread.
@@ -78,10 +80,11 @@ class CpuOps {
     Buffer<float> peaks, totals, scores;
   };
 
-  // Input of a product: f32 rows and, where a route wants them, the same rows as int8.
+  // Input of a product: f32 rows and, where a route wants them, the same rows as int8: x ≈ Σ of the planes.
   struct Input {
     Mat<const float> x;
-    QuantRows quant;
+    QuantRows planes[2];
+    int plane_count = 0;
   };
   // One of the matrices of project().
   struct Piece {
@@ -113,17 +116,23 @@ class CpuOps {
 
   template <class F>
   void for_rows(int rows, int work_per_row, const F& f);
+  static Input planes_in(Mat<const float> x, int count, int8_t* codes, float* scales, float* sums);
   Input quantized(Mat<const float> x);
+  Input inner_input(int rows) const;
+  void quantize(const float* x, int n, const Input& in, int row, int group) const;
   // y[t·y_stride + r] = row (row + r) of w times input row index[t], for r in [0, rows) and t in [0, count).
   void product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index, int count,
                float* y, int64_t y_stride, Local& local) const;
+
+  void gemv_int8(const WeightRows& w, const Input& in, const int32_t* index, int count, float* y,
+                 int64_t y_stride) const;
 
   void route_tokens(Matrix x, const Moe& w);
   void choose_experts(int row, int top_k);
   void sort_by_expert(int rows, int top_k);
   void plan_experts(int rows, int top_k);
-  void inner_task(const Moe& w, const ExpertTask& task, int group, const Input& in, Local& local);
-  void outer_task(const Moe& w, int row, int rows, Matrix y, Local& local);
+  void inner_task(const Moe& w, const ExpertTask& task, int group, const Input& in, const Input& inner, Local& local);
+  void outer_task(const Moe& w, int row, int rows, const Input& inner, Matrix y, Local& local);
 
   void append_kv(const Run<State>& run, int token, Matrix k, Matrix v, int layer) const;
   void plan_attention(const Batch<State>& b);

@@ -11,7 +11,7 @@ namespace calla {
 
 void CpuOps::moe(Matrix x, const Moe& w, Matrix y) {
   if (x.rows == 0) return;
-  const Input in = quantized(x);
+  const Input in = quantized(x), inner = inner_input(x.rows);
   route_tokens(x, w);
   sort_by_expert(x.rows, w.top_k);
   plan_experts(x.rows, w.top_k);
@@ -25,19 +25,19 @@ void CpuOps::moe(Matrix x, const Moe& w, Matrix y) {
     const bool shared = task < shared_tasks;
     const int unit = shared ? task / shared_groups : shared_units + (task - shared_tasks) / groups;
     const int group = shared ? task % shared_groups : (task - shared_tasks) % groups;
-    inner_task(w, expert_tasks_[unit], group, in, local_[thread]);
+    inner_task(w, expert_tasks_[unit], group, in, inner, local_[thread]);
   });
 
   const int block = outer_block(x.rows);
   pool_.run_on((y.cols + block - 1) / block, [&](int task, int thread) {
-    outer_task(w, task * block, std::min(block, y.cols - task * block), y, local_[thread]);
+    outer_task(w, task * block, std::min(block, y.cols - task * block), inner, y, local_[thread]);
   });
 }
 
 // Router and shared gate with f32 activations, whatever their format, then each row's choice.
 void CpuOps::route_tokens(Matrix x, const Moe& w) {
   const Product route = exact_route(x.rows);
-  const Input in = {x, {}};
+  const Input in = {x};
   const int tasks = (w.router.out + kRouterBlock - 1) / kRouterBlock;
   pool_.run_on(tasks + 1, [&](int task, int thread) {
     if (task == tasks) {
@@ -98,9 +98,16 @@ void CpuOps::plan_experts(int rows, int top_k) {
   for (int e = 0; e < plan_.experts; ++e) add(e, first_slot_[e], first_slot_[e + 1]);
 }
 
+// The inner activations of every slot of a pass.
+CpuOps::Input CpuOps::inner_input(int rows) const {
+  const Mat<const float> x(inner_.data(), rows * (config_.top_k + 1), plan_.inner_width);
+  return planes_in(x, int8_planes(rows), inner_codes_.data(), inner_scales_.data(), inner_sums_.data());
+}
+
 // inner = silu(gate·x) ⊙ up·x for one group of 64 of an expert's inner width, quantised at once where the down product
 // takes int8.
-void CpuOps::inner_task(const Moe& w, const ExpertTask& task, int group, const Input& in, Local& local) {
+void CpuOps::inner_task(const Moe& w, const ExpertTask& task, int group, const Input& in, const Input& inner,
+                        Local& local) {
   const Mlp& mlp = task.expert == plan_.experts ? w.shared : w.experts[task.expert];
   const int32_t* tokens = slot_token_.data() + task.slot;
   const int row = group * kGroup;
@@ -110,26 +117,21 @@ void CpuOps::inner_task(const Moe& w, const ExpertTask& task, int group, const I
           local.up.data(), kRowBlock, local);
   const bool int8 = takes_int8(product_route(mlp.down.format, mlp.down.out, task.total));
   for (int t = 0; t < task.count; ++t) {
-    const size_t slot = task.slot + t, at = slot * plan_.inner_width + row,
-                 at_group = slot * (plan_.inner_width / kGroup) + group;
-    float* inner = inner_.data() + at;
-    kernel_.silu_mul(local.gate.data() + t * kRowBlock, local.up.data() + t * kRowBlock, kGroup, inner);
-    if (int8)
-      kernel_.quantize(inner, kGroup, inner_codes_.data() + at, inner_scales_.data() + at_group,
-                       inner_sums_.data() + at_group);
+    const int slot = task.slot + t;
+    float* values = inner_.data() + size_t(slot) * plan_.inner_width + row;
+    kernel_.silu_mul(local.gate.data() + t * kRowBlock, local.up.data() + t * kRowBlock, kGroup, values);
+    if (int8) quantize(values, kGroup, inner, slot, group);
   }
 }
 
 // y = Σ_e weight_e · down_e·inner_e for some output rows.
-void CpuOps::outer_task(const Moe& w, int row, int rows, Matrix y, Local& local) {
+void CpuOps::outer_task(const Moe& w, int row, int rows, const Input& inner, Matrix y, Local& local) {
   for (int i = 0; i < y.rows; ++i) std::fill_n(y.row(i) + row, rows, 0.0f);
-  const Input in = {
-      Mat<const float>(inner_.data(), plan_.slots, plan_.inner_width),
-      {inner_codes_.data(), inner_scales_.data(), inner_sums_.data(), plan_.inner_width, plan_.inner_width / kGroup}};
   for (const ExpertTask& task : expert_tasks_) {
     const Linear& down = task.expert == plan_.experts ? w.shared.down : w.experts[task.expert].down;
     const Product route = product_route(down.format, down.out, task.total);
-    product(down, row, rows, route, in, every_row_.data() + task.slot, task.count, local.gate.data(), kRowBlock, local);
+    product(down, row, rows, route, inner, every_row_.data() + task.slot, task.count, local.gate.data(), kRowBlock,
+            local);
     for (int t = 0; t < task.count; ++t) {
       const int slot = task.slot + t;
       kernel_.axpy(slot_weight_[slot], local.gate.data() + t * kRowBlock, rows, y.row(slot_token_[slot]) + row);

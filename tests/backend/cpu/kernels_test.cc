@@ -145,6 +145,12 @@ TEST_P(Kernels, QuantizeIsWithinHalfAStepAndInOrder) {
       }
       EXPECT_NEAR(sums[g], double{scales[g]} * sum, 2 * kUlp * std::abs(double{scales[g]} * sum));
     }
+    Guarded<float> rest(n);
+    k.quantize_rest(x.data(), n, codes.data(), scales.data(), rest.data());
+    for (int c = 0; c < n; ++c) {
+      const double code = codes[c / kGroup * kGroup + c % kGroup / 2 + c % 2 * 32];
+      EXPECT_NEAR(rest[c], x[c] - scales[c / kGroup] * code, 2 * kUlp * std::abs(double{x[c]}) + 1e-44);
+    }
   }
 }
 
