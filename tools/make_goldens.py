@@ -19,10 +19,8 @@ Some heads of the recurrent layers forget within a token (decay about 1e-12).
 
 bud: `bud_greedy.json`, for each prompt the ids, 48 greedy ids, the log-probability of each and of
 the five best, and the MTP head's drafts (by tools/bud/model.py, transformers has no such head).
-drafts: renews only the latter, without transformers.
 """
 import argparse
-import json
 import os
 import sys
 
@@ -160,18 +158,6 @@ def drafts(ours, ids, run, device):
     return best[len(ids) - 1:len(run) - 2]
 
 
-def renew_drafts(folder, out):
-    """Recompute only the drafts of bud_greedy.json, after the MTP head alone has changed."""
-    with open(os.path.join(out, "bud_greedy.json"), encoding="utf-8") as f:
-        golden = json.load(f)
-    ours = export.load_torch(folder, "cpu")
-    for r in golden["runs"]:
-        answer = [s["id"] for s in r["steps"]]
-        r["mtp_drafts"] = drafts(ours, r["prompt"], r["prompt"] + answer, "cpu")
-        print(r["name"], sum(a == b for a, b in zip(r["mtp_drafts"], answer[1:])), "of", len(r["mtp_drafts"]))
-    export.write_json(out, "bud_greedy.json", golden)
-
-
 def bud_goldens(folder, out, device):
     import transformers
     from tokenizer import Tokenizer
@@ -202,7 +188,7 @@ def bud_goldens(folder, out, device):
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("what", choices=["random", "bud", "drafts"])
+    ap.add_argument("what", choices=["random", "bud"])
     ap.add_argument("--model", default="models/bud")
     ap.add_argument("--out", default="tests/goldens")
     args = ap.parse_args()
@@ -211,8 +197,6 @@ def main():
     os.makedirs(args.out, exist_ok=True)
     if args.what == "random":
         random_goldens(args.out, device)
-    elif args.what == "drafts":
-        renew_drafts(args.model, args.out)
     else:
         bud_goldens(args.model, args.out, device)
 
