@@ -269,8 +269,7 @@ void add_chat(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
   app.add_option("--system", o->system, "A system message before the conversation")->type_name("TEXT");
   app.add_option("--load", o->load, "Go on with a conversation that /save wrote")->type_name("FILE");
-  app.add_flag("--thinking,!--no-thinking", o->thinking,
-               "Whether the model thinks first (default: the model's template; not Bud)");
+  add_thinking_flags(app, o->thinking);
   app.add_flag("--hide-thinking", o->hide_thinking, "Show only the answers");
   app.add_flag("--no-history", o->no_history, "Neither read nor write the history of lines");
   add_sampling_options(app, o->sampling);

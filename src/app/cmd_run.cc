@@ -235,8 +235,7 @@ void add_run(CLI::App& app, Run& run) {
   app.add_option("--system", o->system, "A system message before the prompt")->type_name("TEXT");
   app.add_flag("--raw", o->raw,
                "Continue the text itself, without the chat template; markers such as <|im_end|> count");
-  app.add_flag("--thinking,!--no-thinking", o->thinking,
-               "Whether the model thinks first (default: the model's template; not Bud)");
+  add_thinking_flags(app, o->thinking);
   app.add_flag("--hide-thinking", o->hide_thinking, "Print only the answer");
   app.add_flag("--json", o->json, "Print one JSON object at the end: text, finish_reason, usage, timings");
   app.add_option("--logprobs", o->logprobs, "With --json: log-probabilities of each token and of the N likeliest")

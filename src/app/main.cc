@@ -20,6 +20,7 @@ int main_checked(int argc, char** argv) {
   add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
   add_run(*app.add_subcommand("run", "Answer one prompt"), run);
   add_chat(*app.add_subcommand("chat", "Talk to the model"), run);
+  add_doctor(*app.add_subcommand("doctor", "Examine the machine, the kernels and the model"), run);
   add_eval(*app.add_subcommand("eval", "Measure what the model computes"), run);
   add_render(*app.add_subcommand("render", "Show the prompt that a chat request becomes"), run);
   add_quantize(*app.add_subcommand("quantize", "Turn a bf16 checkpoint into the 4-bit form that runs"), run);

@@ -37,6 +37,15 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->group(kGroup);
 }
 
+void add_thinking_flags(CLI::App& app, std::optional<bool>& thinking) {
+  const auto on = app.add_flag_callback(
+      "--thinking", [&] { thinking = true; },
+      "Let the model think first (default: as its template says; Bud does not)");
+  app.add_flag_callback(
+         "--no-thinking", [&] { thinking = false; }, "Ask for the answer at once")
+      ->excludes(on);
+}
+
 Result<fs::path> model_folder(const ModelOptions& options) {
   if (!options.is_bud()) return find_model(options.model);
   std::error_code error;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -24,6 +25,9 @@ struct ModelOptions {
 
 // Adds --model, --context, --threads, --cpu-isa and --backend.
 void add_model_options(CLI::App& app, ModelOptions& options);
+
+// Adds --thinking and --no-thinking. Unset: the template's default, except that Bud is too small to think.
+void add_thinking_flags(CLI::App& app, std::optional<bool>& thinking);
 
 // The folder that --model means. Bud is beside the installed program (../share/calla/models/bud), else in the sources
 // it was built from.

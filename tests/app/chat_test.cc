@@ -9,6 +9,10 @@
 namespace calla {
 namespace {
 
+// The editor switches bracketed paste on just before it shows the prompt.
+constexpr const char* kPrompt = "\x1b[?2004h> ";
+constexpr const char* kMore = "\x1b[?2004h. ";
+
 class ChatTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -27,14 +31,14 @@ TEST_F(ChatTest, TalksAndRemembers) {
   {
     Terminal t(chat());
     ASSERT_TRUE(t.expect("/help explains")) << t.rest();
-    ASSERT_TRUE(t.expect("> "));
+    ASSERT_TRUE(t.expect(kPrompt));
     t.type("Tell me a story\r");
-    ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+    ASSERT_TRUE(t.expect(kPrompt)) << t.rest();
     t.type("/stats\r");
     ASSERT_TRUE(t.expect("tok/s")) << t.rest();
     ASSERT_TRUE(t.expect("context: "));
     t.type("/regenerate\r");
-    ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+    ASSERT_TRUE(t.expect(kPrompt)) << t.rest();
     t.type("/nonsense\r");
     ASSERT_TRUE(t.expect("there is no /nonsense")) << t.rest();
     t.type("/save " + (dir_ / "c.json") + "\r");
@@ -47,7 +51,7 @@ TEST_F(ChatTest, TalksAndRemembers) {
   EXPECT_EQ(history.st_mode & 0777, 0600u);
   // The saved conversation goes on, and the history is there: arrow up, four lines back.
   Terminal t(chat({"--load", dir_ / "c.json"}));
-  ASSERT_TRUE(t.expect("> "));
+  ASSERT_TRUE(t.expect(kPrompt));
   t.type("\x1b[A");
   ASSERT_TRUE(t.expect("/quit")) << t.rest();
   t.type("\r");
@@ -56,16 +60,16 @@ TEST_F(ChatTest, TalksAndRemembers) {
 
 TEST_F(ChatTest, InterruptsStopTheAnswerNotTheProgram) {
   Terminal t({"chat", "--seed", "3", "--temperature", "2"});
-  ASSERT_TRUE(t.expect("> "));
+  ASSERT_TRUE(t.expect(kPrompt));
   t.type("half a line\x03");  // gives the line up
   ASSERT_TRUE(t.expect("^C")) << t.rest();
   ASSERT_TRUE(t.expect("/quit leaves")) << t.rest();
-  ASSERT_TRUE(t.expect("> "));
+  ASSERT_TRUE(t.expect(kPrompt));
   t.type("Tell me a very long story\r");
-  ASSERT_TRUE(t.expect("story\r\n"));
+  ASSERT_TRUE(t.expect("story")) << t.rest();
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   t.type("\x03");
-  ASSERT_TRUE(t.expect("> ")) << t.rest();
+  ASSERT_TRUE(t.expect(kPrompt)) << t.rest();
   t.type("/system Be kind.\r");
   ASSERT_TRUE(t.expect("system: Be kind.")) << t.rest();
   t.type("\x04");
@@ -74,19 +78,19 @@ TEST_F(ChatTest, InterruptsStopTheAnswerNotTheProgram) {
 
 TEST_F(ChatTest, LongMessages) {
   Terminal t(chat());
-  ASSERT_TRUE(t.expect("> "));
+  ASSERT_TRUE(t.expect(kPrompt));
   t.type("one \\\r");
-  ASSERT_TRUE(t.expect(". ")) << t.rest();
+  ASSERT_TRUE(t.expect(kMore)) << t.rest();
   t.type("two\r");
-  ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+  ASSERT_TRUE(t.expect(kPrompt)) << t.rest();
   t.type("\"\"\"\r");
-  ASSERT_TRUE(t.expect(". "));
+  ASSERT_TRUE(t.expect(kMore));
   t.type("three\r");
-  ASSERT_TRUE(t.expect(". "));
+  ASSERT_TRUE(t.expect(kMore));
   t.type("\"\"\"\r");
-  ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+  ASSERT_TRUE(t.expect(kPrompt)) << t.rest();
   t.type("\x1b[200~pasted\rtext é\x1b[201~\r");
-  ASSERT_TRUE(t.expect("\n> ")) << t.rest();
+  ASSERT_TRUE(t.expect(kPrompt)) << t.rest();
   t.type("/save " + (dir_ / "c.json") + "\r");
   ASSERT_TRUE(t.expect("(3 turns)")) << t.rest();
   t.type("\x04");

@@ -91,7 +91,7 @@ TEST(Errors, BadInputFiles) {
 
 TEST(Errors, HelpTeaches) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {"--help"}, {"run", "--help"}, {"chat", "--help"}, {"eval", "logits", "--help"}}) {
+           {"--help"}, {"run", "--help"}, {"chat", "--help"}, {"doctor", "--help"}, {"eval", "logits", "--help"}}) {
     const Ran ran = run_program(args);
     EXPECT_EQ(ran.code, 0);
     EXPECT_EQ(ran.err, "");
