@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/file.h"
 #include "tests/app/program.h"
 
@@ -107,6 +109,32 @@ TEST_F(ChatTest, APipeCarriesOnlyAnswers) {
   EXPECT_GT(ran.out.size(), 5u);
   EXPECT_EQ(ran.out.find("tok/s"), std::string::npos);
   EXPECT_NE(ran.err.find("tok/s"), std::string::npos);
+}
+
+// What a turn keeps and rolls back must not change what is said: in f64, every answer is the one of a program that
+// reads the whole conversation anew. (On the CPU, passes of different lengths round differently, and a near-tie may
+// fall either way.)
+TEST_F(ChatTest, ReuseChangesNothing) {
+  for (const std::string thinking : {"--thinking", "--no-thinking"}) {
+    const Ran ran = run_program(chat({"--backend", "reference", thinking}),
+                                "Tell me a story\nWho was it about?\n/save " + (dir_ / "a.json") +
+                                    "\n/regenerate\n/save " + (dir_ / "b.json") + "\n");
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(*read_file(dir_ / "a.json"), *read_file(dir_ / "b.json")) << "greedy, so the same again";
+    nlohmann::json request = nlohmann::json::parse(*read_file(dir_ / "a.json"));
+    ASSERT_EQ(request["messages"].size(), 4u);
+    const nlohmann::json last = request["messages"][3];
+    request["messages"].erase(3);
+    const bool off = thinking == "--no-thinking";
+    request["chat_template_kwargs"] = {{"enable_thinking", !off}, {"preserve_thinking", off}};
+    ASSERT_TRUE(write_file(dir_ / "r.json", request.dump()));
+    const Ran anew = run_program({"run", "--backend", "reference", "--temperature", "0", "--max-tokens", "12", "--json",
+                                  "--request", dir_ / "r.json"});
+    ASSERT_EQ(anew.code, 0) << anew.err;
+    const nlohmann::json out = nlohmann::json::parse(anew.out);
+    EXPECT_EQ(out["content"], last["content"]);
+    EXPECT_EQ(out["reasoning_content"], last.value("reasoning_content", ""));
+  }
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -253,37 +252,6 @@ TEST(Sampler, ChecksRanges) {
   EXPECT_NE(message([&](auto& s) { s.repetition_penalty = 0; }), "");
   EXPECT_NE(message([&](auto& s) { s.bias = {{3, 101.0f}}; }), "");
   EXPECT_NE(message([&](auto& s) { s.logprobs = 101; }), "");
-}
-
-// The full vocabulary. Printed, and held to a loose bound so that a change of complexity fails.
-TEST(Sampler, IsFastOnTheWholeVocabulary) {
-  constexpr int kTokens = 248077, kVocab = 248320;
-  Random random(9);
-  std::vector<float> row = random_logits(random, kVocab, 2.5);
-  for (int i = 0; i < 30; ++i) row[random.below(kTokens)] += 12;  // a peak, as real logits have
-  struct Case {
-    const char* name;
-    SamplingParams s;
-  };
-  SamplingParams greedy, usual, nucleus, plain, logprobs;
-  greedy.temperature = 0;
-  usual.top_k = 20;
-  usual.top_p = nucleus.top_p = 0.95f;
-  logprobs = usual;
-  logprobs.logprobs = 20;
-  for (const Case& c : {Case{"greedy", greedy}, Case{"top_k 20, top_p 0.95", usual}, Case{"top_p 0.95", nucleus},
-                        Case{"no filter", plain}, Case{"with 20 logprobs", logprobs}}) {
-    Sampler sampler(c.s, kTokens, {});
-    double best = 1e9;
-    for (int i = 0; i < 20; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      ASSERT_TRUE(sampler.sample(row));
-      best =
-          std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
-    }
-    std::printf("  %-22s %.3f ms\n", c.name, best);
-    EXPECT_LT(best, 60);
-  }
 }
 
 }  // namespace
