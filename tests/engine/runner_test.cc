@@ -1,4 +1,5 @@
-// The operations of a runner on a small random checkpoint: every way to reach a position must give the logits of a cold run.
+// The operations of a runner on a small random checkpoint: every way to reach a position must give the logits of a cold
+// run.
 
 #include "engine/runner.h"
 
@@ -61,7 +62,8 @@ class RunnerTest : public testing::TestWithParam<RunnerOptions::Backend> {
     EXPECT_TRUE(result) << (result ? "" : result.error().message);
     return logits;
   }
-  // Two ways that sum in another order may differ by rounding; on the CPU also by int8 activations that fall on the other side.
+  // Two ways that sum in another order may differ by rounding; on the CPU also by int8 activations that fall on the
+  // other side.
   double tolerance() const { return GetParam() == RunnerOptions::Backend::kReference ? 1e-6 : 2e-2; }
   int vocab() const { return runner_->config().vocab; }
 
@@ -201,7 +203,8 @@ TEST_P(RunnerTest, SaveAndLoad) {
 
   // A state of the other backend, and a damaged file, are refused.
   RunnerOptions other;
-  other.backend = GetParam() == RunnerOptions::Backend::kCpu ? RunnerOptions::Backend::kReference : RunnerOptions::Backend::kCpu;
+  other.backend =
+      GetParam() == RunnerOptions::Backend::kCpu ? RunnerOptions::Backend::kReference : RunnerOptions::Backend::kCpu;
   other.context = 512;
   auto other_runner = *open_runner(kModel, other);
   EXPECT_FALSE(other_runner->load(path));
@@ -218,7 +221,8 @@ TEST_P(RunnerTest, RefusedCallsChangeNothing) {
   const auto tokens = random_tokens(20, vocab(), 11);
   feed(*s, tokens);
   std::vector<float> logits;
-  for (const std::vector<int32_t>& bad : {std::vector<int32_t>{1, vocab()}, std::vector<int32_t>{-1}, random_tokens(493, vocab(), 12)}) {
+  for (const std::vector<int32_t>& bad :
+       {std::vector<int32_t>{1, vocab()}, std::vector<int32_t>{-1}, random_tokens(493, vocab(), 12)}) {
     const Step step{s.get(), bad, Step::Logits::kLast};
     const auto result = runner_->forward({&step, 1}, logits);
     ASSERT_FALSE(result);
@@ -263,13 +267,15 @@ TEST_P(RunnerTest, CancelKeepsWhatRan) {
   const auto tokens = random_tokens(100, vocab(), 14);
   const Step step{s.get(), tokens, Step::Logits::kLast};
   std::vector<float> logits;
-  const auto result = runner->forward({&step, 1}, logits, [](void*, int done) { return done < 32; }, nullptr);
+  const auto result = runner->forward(
+      {&step, 1}, logits, [](void*, int done) { return done < 32; }, nullptr);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, Error::Code::kCancelled);
   ASSERT_EQ(s->position(), 32);
   auto cold = *runner->start();
   feed_with(*runner, *cold, std::span(tokens).first(32));
-  EXPECT_EQ(feed_with(*runner, *s, std::span(tokens).subspan(32)), feed_with(*runner, *cold, std::span(tokens).subspan(32)));
+  EXPECT_EQ(feed_with(*runner, *s, std::span(tokens).subspan(32)),
+            feed_with(*runner, *cold, std::span(tokens).subspan(32)));
 }
 
 TEST_P(RunnerTest, EmptyCallsAreFine) {
@@ -281,8 +287,11 @@ TEST_P(RunnerTest, EmptyCallsAreFine) {
   EXPECT_TRUE(feed(*s, {}, Step::Logits::kAll).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, RunnerTest, testing::Values(RunnerOptions::Backend::kReference, RunnerOptions::Backend::kCpu),
-                         [](const auto& info) { return info.param == RunnerOptions::Backend::kCpu ? "Cpu" : "Reference"; });
+INSTANTIATE_TEST_SUITE_P(Backends, RunnerTest,
+                         testing::Values(RunnerOptions::Backend::kReference, RunnerOptions::Backend::kCpu),
+                         [](const testing::TestParamInfo<RunnerOptions::Backend>& backend) {
+                           return backend.param == RunnerOptions::Backend::kCpu ? "Cpu" : "Reference";
+                         });
 
 TEST(Runner, ADecodeStepAllocatesNothing) {
   RunnerOptions options;
