@@ -139,6 +139,14 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
   return checkpoint;
 }
 
+Checkpoint Checkpoint::assemble(ModelConfig config, TensorMap tensors) {
+  Checkpoint checkpoint;
+  checkpoint.dir_ = "memory";
+  checkpoint.config_ = std::move(config);
+  checkpoint.tensors_ = std::move(tensors);
+  return checkpoint;
+}
+
 std::string Checkpoint::file_of(const TensorView& tensor) const {
   for (const SafetensorsFile& file : files_) {
     const auto bytes = file.file().bytes();

@@ -23,6 +23,8 @@ class Checkpoint {
   // Opens and checks everything except what a tensor means: every shard of the index exists, holds what the index says,
   // no tensor twice.
   static Result<Checkpoint> open(const std::filesystem::path& dir);
+  // A checkpoint over tensors that the caller keeps alive, without a folder: for tests and fuzzers.
+  static Checkpoint assemble(ModelConfig config, TensorMap tensors);
 
   const std::filesystem::path& dir() const { return dir_; }
   const ModelConfig& config() const { return config_; }

@@ -75,7 +75,7 @@ class Binder {
   std::vector<float> vector(const std::string& name, const Shape& shape, float plus = 0.0f) {
     const TensorView* tensor = find(name);
     if (tensor == nullptr) return {};
-    const bool narrow = tensor->dtype == Dtype::kBf16;
+    const bool narrow = tensor->dtype != Dtype::kF32;
     const std::byte* p = data(name, narrow ? Dtype::kBf16 : Dtype::kF32, shape);
     if (p == nullptr) return {};
     std::vector<float> values(tensor->data.size() / dtype_bytes(tensor->dtype));
