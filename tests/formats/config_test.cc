@@ -208,8 +208,8 @@ TEST(Config, RefusesByKey) {
 
 TEST(Config, RefusesWhatIsNotStrictJson) {
   for (const std::string& text : {std::string(), std::string("[]"), std::string("{"), std::string("{} {}"),
-                                 std::string("{\"a\":1,}"), std::string("{\"\xff\":1}"), std::string(1 << 20, '['),
-                                 "{\"a\":" + std::string(1 << 16, '[') + std::string(1 << 16, ']') + "}"}) {
+                                  std::string("{\"a\":1,}"), std::string("{\"\xff\":1}"), std::string(1 << 20, '['),
+                                  "{\"a\":" + std::string(1 << 16, '[') + std::string(1 << 16, ']') + "}"}) {
     const auto result = parse_config(text);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code, Error::Code::kInvalid);
