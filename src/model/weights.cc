@@ -10,6 +10,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "base/file.h"
 #include "formats/printable.h"
 #include "ops/dims.h"
 
@@ -17,6 +18,7 @@ namespace calla {
 namespace {
 
 using Shape = std::vector<int64_t>;
+constexpr size_t kSmall = 1 << 16;  // bytes: every vector of the model fits
 
 // Looks tensors up by name and remembers which were used. The first problem is kept; after it every call returns
 // something empty, so that the functions below read as a list of the model's tensors.
@@ -323,6 +325,11 @@ Result<Weights> bind_weights(const Checkpoint& checkpoint) {
     return fail(Error::Code::kUnsupported,
                 fmt::format("{}: config.json: num_experts_per_tok is {}, at most {} are supported",
                             checkpoint.dir().string(), c.top_k, kMaxTopK));
+  }
+  // The vectors are copied below: ask for all of their pages at once, so that a cold disk serves them together.
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (tensor.data.size() <= kSmall && !name.ends_with(".scales") && !name.ends_with(".biases"))
+      will_need(tensor.data);
   }
   Binder b(checkpoint);
   Weights w;
