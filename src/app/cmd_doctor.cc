@@ -149,7 +149,7 @@ Result<void> examine(const ModelOptions& o) {
   Report report;
   const Ceilings ceilings = examine_machine(o, report);
   report.section("model");
-  if (const auto folder = model_folder(o)) {
+  if (const auto folder = model_folder(o.model)) {
     report.line("folder", folder->string());
     examine_weights(*folder, ceilings, report);
     examine_text(*folder, report);

@@ -15,6 +15,7 @@
 
 #include "app/command.h"
 #include "app/console.h"
+#include "app/input.h"
 #include "app/model_options.h"
 #include "base/file.h"
 #include "base/progress.h"
@@ -27,7 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kRowsAtOnce = 64;  // of logits in memory: 64 MB with the full vocabulary
-constexpr uint64_t kMaxIdsBytes = 64 << 20;
 
 struct Options {
   ModelOptions model;
@@ -35,7 +35,7 @@ struct Options {
 };
 
 Result<std::vector<int32_t>> read_ids(const std::string& path) {
-  CALLA_ASSIGN(const std::string text, path == "-" ? read_stdin() : read_file(path, kMaxIdsBytes));
+  CALLA_ASSIGN(const std::string text, read_input(path));
   const auto json = parse_json(text);
   if (!json) return invalid(fmt::format("{}: {}", path, json.error().message));
   if (!json->is_array() || json->empty()) return invalid(fmt::format("{} must be a JSON list of token ids", path));
@@ -101,7 +101,7 @@ class LogitsFile {
 
 Result<void> eval_logits(const Options& o) {
   CALLA_ASSIGN(const std::vector<int32_t> ids, read_ids(o.ids));
-  CALLA_ASSIGN(const fs::path folder, model_folder(o.model));
+  CALLA_ASSIGN(const fs::path folder, model_folder(o.model.model));
   RunnerOptions options = runner_options(o.model);
   if (options.context == 0) options.context = static_cast<int>(ids.size());
   CALLA_ASSIGN(const auto runner, open_runner(folder, options));

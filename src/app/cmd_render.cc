@@ -9,6 +9,7 @@
 
 #include "app/command.h"
 #include "app/input.h"
+#include "app/model_options.h"
 #include "text/chat_request.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -19,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::filesystem::path model;
+  std::string model;
   std::filesystem::path request = "-";
   std::string template_name;
   bool ids = false;
@@ -56,14 +57,14 @@ class Command {
 
  private:
   Result<void> load() {
-    if (options_.model.empty() && (options_.template_name.empty() || options_.ids)) {
-      return invalid(options_.ids ? "--ids needs the model's tokenizer: --model DIR"
-                                  : "say whose chat template to use: --model DIR, or --template qwen3.6");
+    const bool own_template = options_.template_name.empty();
+    std::filesystem::path folder;
+    if (own_template || options_.ids) {
+      CALLA_ASSIGN(folder, tokenizer_folder(options_.model));
     }
-    CALLA_ASSIGN(chat_, options_.template_name.empty() ? ChatTemplate::load(options_.model)
-                                                       : ChatTemplate::named(options_.template_name));
+    CALLA_ASSIGN(chat_, own_template ? ChatTemplate::load(folder) : ChatTemplate::named(options_.template_name));
     if (!options_.ids) return {};
-    CALLA_ASSIGN(tokenizer_, Tokenizer::load(options_.model));
+    CALLA_ASSIGN(tokenizer_, Tokenizer::load(folder));
     return {};
   }
 
@@ -94,7 +95,7 @@ constexpr const char* kFooter = R"(
 The model never sees messages, only one text with control tokens between the turns. This command prints that text,
 which helps when answers are odd: is the system message there, are the tools, was old reasoning dropped?
 
-  echo '{"messages": [{"role": "user", "content": "Hi"}]}' | calla render --template qwen3.6
+  echo '{"messages": [{"role": "user", "content": "Hi"}]}' | calla render
 
 Read from the request: messages, tools, add_generation_prompt, reasoning_effort, and chat_template_kwargs with
 enable_thinking, preserve_thinking and add_vision_id. Everything else is ignored.)";
@@ -103,14 +104,17 @@ enable_thinking, preserve_thinking and add_vision_id. Everything else is ignored
 
 void add_render(CLI::App& app, Run& run) {
   auto options = std::make_shared<Options>();
-  app.add_option("--model", options->model, "The model's folder; only its chat template and tokenizer are read")
-      ->type_name("DIR");
+  app.add_option("--model", options->model,
+                 "The model's folder, or its id in the Hugging Face cache; only chat template and tokenizer are read "
+                 "(default: Bud)")
+      ->type_name("DIR|ID");
   app.add_option("REQUEST", options->request,
                  "The body of a chat completions request, as JSON; standard input if absent or -")
       ->type_name("");
   app.add_option("--template", options->template_name,
                  "Use this template instead of the folder's: qwen3.6, qwen3.5 or qwen3.5-small")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"qwen3.6", "qwen3.5", "qwen3.5-small"}));
   app.add_flag("--ids", options->ids, "Print the token ids as a JSON array");
   app.add_flag("--strict", options->strict,
                "Refuse what the official template refuses, such as a system message that is not the first");

@@ -11,9 +11,9 @@
 
 #include "app/command.h"
 #include "app/console.h"
+#include "app/input.h"
 #include "app/model_options.h"
 #include "app/sampling_options.h"
-#include "base/file.h"
 #include "base/progress.h"
 #include "engine/generate.h"
 #include "engine/reasoning.h"
@@ -26,8 +26,6 @@ namespace calla {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr uint64_t kMaxPromptBytes = 64 << 20;
 
 struct Options {
   ModelOptions model;
@@ -46,14 +44,10 @@ struct Input {
   Json request = Json::object();
 };
 
-Result<std::string> read_text(const std::string& path) {
-  return path.empty() || path == "-" ? read_stdin() : read_file(path, kMaxPromptBytes);
-}
-
-Result<Input> read_input(const Options& o) {
+Result<Input> collect_input(const Options& o) {
   Input input;
   if (!o.request.empty()) {
-    CALLA_ASSIGN(const std::string text, read_text(o.request));
+    CALLA_ASSIGN(const std::string text, read_input(o.request));
     const auto in_file = [&](const Error& e) { return fail(e.code, fmt::format("{}: {}", o.request, e.message)); };
     auto request = parse_json(text);
     if (!request) return in_file(request.error());
@@ -69,7 +63,7 @@ Result<Input> read_input(const Options& o) {
   if (o.prompt) {
     prompt = *o.prompt;
   } else {
-    CALLA_ASSIGN(prompt, read_text(o.file));
+    CALLA_ASSIGN(prompt, read_input(o.file.empty() ? "-" : o.file));
   }
   if (prompt.find_first_not_of(" \t\r\n") == std::string::npos) return invalid("the prompt is empty");
   if (o.raw) {
@@ -128,7 +122,7 @@ Json to_json(const Model& model, const Generation& g, const std::string& reasoni
 }
 
 Result<void> run_prompt(const Options& o) {
-  CALLA_ASSIGN(Input input, read_input(o));
+  CALLA_ASSIGN(Input input, collect_input(o));
   CALLA_ASSIGN(const auto model, open_model(o.model));
   GenerateOptions options = default_options(*model);
   CALLA_TRY(read_options(input.request, options));

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "app/command.h"
+#include "app/model_options.h"
 #include "base/progress.h"
 #include "convert/synth.h"
 
@@ -20,9 +21,10 @@ struct Options {
 };
 
 Result<void> synth(Options options) {
+  CALLA_ASSIGN(const auto bud, model_folder(""));
   CALLA_ASSIGN(options.synth.shape, synth_shape(options.shape));
   options.synth.hf = options.form == "hf";
-  options.synth.chat_template = std::filesystem::path(CALLA_SOURCE_DIR) / "models" / "bud" / "chat_template.jinja";
+  options.synth.chat_template = bud / "chat_template.jinja";
   const auto start = std::chrono::steady_clock::now();
   CALLA_ASSIGN(const WriteSummary done, write_synth(options.out, options.synth));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -38,6 +40,7 @@ void add_synth(CLI::App& app, Run& run) {
   app.add_option("OUT", options->out, "The folder to write")->required();
   app.add_option("--shape", options->shape, fmt::format("One of {}", fmt::join(synth_shapes(), ", ")))
       ->capture_default_str()
+      ->check(CLI::IsMember(synth_shapes()))
       ->type_name("NAME");
   app.add_option("--form", options->form, "mlx: 4 bits, as it runs; hf: bf16, to try quantize on (small shapes)")
       ->capture_default_str()

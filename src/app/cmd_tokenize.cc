@@ -12,13 +12,14 @@
 
 #include "app/command.h"
 #include "app/input.h"
+#include "app/model_options.h"
 #include "text/tokenizer.h"
 
 namespace calla {
 namespace {
 
 struct Options {
-  std::filesystem::path model;
+  std::string model;
   std::filesystem::path file = "-";
   bool special = false;
   bool jsonl = false;
@@ -35,7 +36,8 @@ void print_ids(const Tokenizer& tokenizer, std::string_view text, bool special) 
 }
 
 Result<void> tokenize(const Options& options) {
-  CALLA_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.model));
+  CALLA_ASSIGN(const auto folder, tokenizer_folder(options.model));
+  CALLA_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(folder));
   CALLA_ASSIGN(const std::string text, read_input(options.file));
   if (!options.jsonl) {
     print_ids(tokenizer, text, options.special);
@@ -59,9 +61,10 @@ void add_tokenize(CLI::App& app, Run& run) {
       "By default the text is plain: \"<|im_end|>\" in it is ten characters, as it is in a chat when a user types it.\n"
       "With --special such markers become control tokens, as Hugging Face's tokenizers reads a raw prompt.\n\n"
       "  echo -n 'Hello, world!' | calla tokenize --model DIR");
-  app.add_option("--model", options->model, "The model's folder; only its tokenizer.json is needed")
-      ->required()
-      ->type_name("DIR");
+  app.add_option(
+         "--model", options->model,
+         "The model's folder, or its id in the Hugging Face cache; only tokenizer.json is needed (default: Bud)")
+      ->type_name("DIR|ID");
   app.add_option("FILE", options->file, "The text, UTF-8; standard input if absent or -")->type_name("");
   app.add_flag("--special", options->special, "Turn markers such as <|im_end|> in the text into their control tokens");
   app.add_flag("--jsonl", options->jsonl, "Each line is a JSON string; print one array for each");

@@ -38,21 +38,6 @@ Result<void> write_stdout(std::string_view text) {
   return {};
 }
 
-Result<std::string> read_stdin() {
-  std::string content;
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
-    if (n == 0) return content;
-    if (n > 0) {
-      content.append(buffer, static_cast<size_t>(n));
-    } else if (errno != EINTR) {
-      return fail(Error::Code::kIo,
-                  fmt::format("cannot read standard input: {}", std::generic_category().message(errno)));
-    }
-  }
-}
-
 bool stdin_is_terminal() {
   return ::isatty(STDIN_FILENO) == 1;
 }

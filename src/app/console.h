@@ -14,9 +14,6 @@ namespace calla {
 // Writes everything, at once, to standard output. Errors: a closed pipe, a full disk.
 Result<void> write_stdout(std::string_view text);
 
-// All of standard input.
-Result<std::string> read_stdin();
-
 bool stdin_is_terminal();
 bool stdout_is_terminal();
 

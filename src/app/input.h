@@ -7,7 +7,8 @@
 
 namespace calla {
 
-// The content of a file, or of standard input for "-".
+// The content of a file, or of standard input for "-". Refuses more than 64 MiB: nothing that a person gives to a model
+// is longer.
 Result<std::string> read_input(const std::filesystem::path& path);
 
 }  // namespace calla

@@ -30,6 +30,7 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->group(kGroup);
   app.add_option("--cpu-isa", o.runner.cpu_isa, "Force one set of kernels: scalar or avx2 (default: the best one)")
       ->type_name("NAME")
+      ->check(CLI::IsMember({"scalar", "avx2"}))
       ->group(kGroup);
   app.add_option("--backend", o.backend, "cpu, or reference: 64-bit floating point, exact and very slow")
       ->type_name("NAME")
@@ -46,8 +47,8 @@ void add_thinking_flags(CLI::App& app, std::optional<bool>& thinking) {
       ->excludes(on);
 }
 
-Result<fs::path> model_folder(const ModelOptions& options) {
-  if (!options.is_bud()) return find_model(options.model);
+Result<fs::path> model_folder(const std::string& model) {
+  if (!model.empty()) return find_model(model);
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   const fs::path places[] = {program.parent_path().parent_path() / "share/calla/models/bud",
@@ -60,6 +61,11 @@ Result<fs::path> model_folder(const ModelOptions& options) {
                           places[0].string(), places[1].string()));
 }
 
+Result<fs::path> tokenizer_folder(const std::string& model) {
+  std::error_code error;
+  return fs::is_directory(model, error) ? Result<fs::path>(model) : model_folder(model);
+}
+
 RunnerOptions runner_options(const ModelOptions& options) {
   RunnerOptions runner = options.runner;
   runner.backend = options.backend == "reference" ? RunnerOptions::Backend::kReference : RunnerOptions::Backend::kCpu;
@@ -67,7 +73,7 @@ RunnerOptions runner_options(const ModelOptions& options) {
 }
 
 Result<std::unique_ptr<Model>> open_model(const ModelOptions& options) {
-  CALLA_ASSIGN(const fs::path folder, model_folder(options));
+  CALLA_ASSIGN(const fs::path folder, model_folder(options.model));
   return Model::open(folder, runner_options(options));
 }
 

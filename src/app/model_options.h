@@ -29,9 +29,11 @@ void add_model_options(CLI::App& app, ModelOptions& options);
 // Adds --thinking and --no-thinking. Unset: the template's default, except that Bud is too small to think.
 void add_thinking_flags(CLI::App& app, std::optional<bool>& thinking);
 
-// The folder that --model means. Bud is beside the installed program (../share/calla/models/bud), else in the sources
-// it was built from.
-Result<std::filesystem::path> model_folder(const ModelOptions& options);
+// The folder that a --model flag means; "" is Bud, beside the installed program (../share/calla/models/bud), else in
+// the sources it was built from.
+Result<std::filesystem::path> model_folder(const std::string& model);
+// The same for commands that read tokenizer files only: any folder will do.
+Result<std::filesystem::path> tokenizer_folder(const std::string& model);
 
 // The runner's options, with the backend that --backend names.
 RunnerOptions runner_options(const ModelOptions& options);

@@ -47,11 +47,13 @@ TEST(Render, Errors) {
   EXPECT_EQ(strict.err, "calla: messages[0].role is \"developer\"; expected system, user, assistant or tool\n");
   EXPECT_EQ(strict.out, "");
   EXPECT_EQ(strict.code, 1);
-  EXPECT_EQ(render({}, kHi).err, "calla: say whose chat template to use: --model DIR, or --template qwen3.6\n");
-  EXPECT_EQ(render({"--ids", "--template", "qwen3.6"}, kHi).err,
-            "calla: --ids needs the model's tokenizer: --model DIR\n");
-  EXPECT_EQ(render({"--template", "x"}, kHi).err,
-            "calla: unknown chat template \"x\"; expected one of qwen3.6, qwen3.5, qwen3.5-small\n");
+  EXPECT_EQ(render({"--template", "x"}, kHi).code, 2);
+  EXPECT_EQ(render({"--model", "/nowhere"}, kHi).code, 1);
+}
+
+TEST(Render, BudIsTheDefault) {
+  EXPECT_EQ(render({}, kHi).out, render({"--template", "qwen3.6"}, kHi).out);
+  EXPECT_EQ(render({"--ids"}, kHi).out, render({"--ids", "--model", CALLA_SOURCE_DIR "/models/bud"}, kHi).out);
 }
 
 }  // namespace
