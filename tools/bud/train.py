@@ -44,7 +44,7 @@ class Stream(torch.utils.data.IterableDataset):
 def newton_schulz(g, steps=5):
     """The nearest semi-orthogonal matrix of each matrix of a batch, roughly."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = g.bfloat16()
+    x = g.bfloat16() if g.is_cuda else g
     flip = x.shape[-2] > x.shape[-1]
     if flip:
         x = x.transpose(-1, -2)
