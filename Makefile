@@ -10,7 +10,7 @@ say = @printf '\n== %s\n' $(1)
 .PHONY: run test check sanitize fuzz tidy bench format install clean deps deps-test
 
 run: deps
-	$(call say,"building calla (the first time takes about two minutes)")
+	$(call say,"building calla (the first time takes about three minutes on two cores)")
 	@cmake --preset release -DCALLA_BUILD_TESTS=OFF -Wno-dev > build/configure.log 2>&1 || (cat build/configure.log; exit 1)
 	@cmake --build --preset release --target calla
 	$(call say,"starting Bud")
@@ -22,7 +22,8 @@ test: deps-test
 	@cmake --preset release -DCALLA_BUILD_TESTS=ON -DCALLA_WERROR=ON -Wno-dev > build/configure.log 2>&1 || (cat build/configure.log; exit 1)
 	@cmake --build --preset release
 	$(call say,"fetching the tokenizer's oracle (npm)")
-	@npm install --no-package-lock --no-fund --no-audit --loglevel=error --prefix tests/oracle
+	@npm install --no-package-lock --no-fund --no-audit --loglevel=error --prefix tests/oracle || \
+	 { [ -z "$(CI)" ] && echo "-- it could not be fetched: CTest will report its tests as skipped"; }
 	$(call say,"running the tests")
 	@ctest --preset release -j $(JOBS)
 
