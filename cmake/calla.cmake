@@ -96,6 +96,8 @@ function(calla_tests lib)
     add_dependencies(test_${lib} calla)
   endif()
   add_test(NAME ${lib} COMMAND test_${lib} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${lib} PROPERTIES ENVIRONMENT
+                       "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
 endfunction()
 
 # tests/fuzz/<name>_fuzz.cc become libFuzzer programs; tests/fuzz/seeds/<name>/ are their first inputs.
