@@ -45,7 +45,7 @@ Result<StateFile> StateFile::open(const std::filesystem::path& path, const Check
       found != state.file_.tensors().end() && found->second.shape.size() == 1 ? found->second.shape[0] : 0;
   CALLA_ASSIGN(const auto tokens, state.tensor("tokens", Dtype::kI32, {n}));
   state.tokens_.resize(n);
-  std::memcpy(state.tokens_.data(), tokens.data(), tokens.size());
+  copy_bytes(tokens, state.tokens_.data());
   for (int32_t id : state.tokens_) {
     if (id < 0 || id >= checkpoint.config().vocab)
       return invalid(fmt::format("{}: token id {} is out of range", path.string(), id));

@@ -45,8 +45,8 @@ class StateFile {
                  tensor("recurrent", dtype_of<Real>(), {s.delta_layers, s.v_heads, kGdnDim, kGdnDim}));
     CALLA_ASSIGN(const auto window, tensor("window", dtype_of<Real>(), {s.delta_layers, kConvTaps - 1, s.channels}));
     CALLA_ASSIGN(const auto kv, tensor("kv", dtype_of<Kv>(), {s.attention_layers, 2, s.kv_heads, n, kHeadDim}));
-    std::memcpy(state.recurrent_all().data(), recurrent.data(), recurrent.size());
-    std::memcpy(state.window_all().data(), window.data(), window.size());
+    copy_bytes(recurrent, state.recurrent_all().data());
+    copy_bytes(window, state.window_all().data());
     size_t offset = 0;
     for_each_block(state, n, [&](Kv* block, size_t bytes) {
       std::memcpy(block, kv.data() + offset, bytes);
@@ -74,6 +74,10 @@ class StateFile {
   }
 
  private:
+  // memcpy, which must not be handed a null pointer even for nothing.
+  static void copy_bytes(std::span<const std::byte> from, void* to) {
+    if (!from.empty()) std::memcpy(to, from.data(), from.size());
+  }
   Result<std::span<const std::byte>> tensor(std::string_view name, Dtype dtype,
                                             const std::vector<int64_t>& shape) const;
   SafetensorsFile file_;

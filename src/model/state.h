@@ -3,6 +3,7 @@
 // The state of one sequence in host memory: paged keys and values of the attention layers, and for each delta-net layer
 // the recurrent matrices and the last three inputs of the convolution.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -100,8 +101,8 @@ class HostState {
     for (int page : o.pages_) pool_->retain(page);
     drop_pages(0);
     pages_ = o.pages_;
-    std::memcpy(recurrent_.data(), o.recurrent_.data(), recurrent_.bytes());
-    std::memcpy(window_.data(), o.window_.data(), window_.bytes());
+    std::copy_n(o.recurrent_.data(), recurrent_.size(), recurrent_.data());
+    std::copy_n(o.window_.data(), window_.size(), window_.data());
     return *this;
   }
   ~HostState() { drop_pages(0); }
