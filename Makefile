@@ -50,7 +50,7 @@ sanitize: deps-test
 SECONDS ?= 20
 fuzz: deps-test
 	$(call say,"building the fuzzers")
-	@cmake --preset fuzz -Wno-dev > /dev/null && cmake --build --preset fuzz
+	@cmake --preset fuzz -Wno-dev > /dev/null && cmake --build --preset fuzz --target fuzzers
 	@tools/run_fuzzers.sh build/fuzz $(SECONDS)
 
 tidy: deps-test

@@ -92,8 +92,8 @@ function(calla_tests lib)
   target_link_libraries(test_${lib} PRIVATE ${A_DEPS} calla_flags ${CALLA_RAPIDCHECK} GTest::gtest GTest::gtest_main)
   target_include_directories(test_${lib} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(test_${lib} PRIVATE CALLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" CALLA_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  if(TARGET calla)
-    add_dependencies(test_${lib} calla)
+  if(lib STREQUAL "app")
+    add_dependencies(test_app calla)  # it runs the program
   endif()
   add_test(NAME ${lib} COMMAND test_${lib} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${lib} PROPERTIES ENVIRONMENT
@@ -102,6 +102,7 @@ endfunction()
 
 # tests/fuzz/<name>_fuzz.cc become libFuzzer programs; tests/fuzz/seeds/<name>/ are their first inputs.
 function(calla_fuzzers)
+  add_custom_target(fuzzers)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/*_fuzz.cc)
   foreach(source ${sources})
     get_filename_component(name ${source} NAME_WE)
@@ -109,6 +110,7 @@ function(calla_fuzzers)
     target_link_libraries(${name} PRIVATE calla_engine calla_convert calla_flags)
     target_compile_definitions(${name} PRIVATE CALLA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    add_dependencies(fuzzers ${name})
   endforeach()
 endfunction()
 
