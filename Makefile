@@ -38,7 +38,7 @@ check: deps-test
 	$(call say,"checking the format")
 	@git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
 
-# Everything again under AddressSanitizer and UndefinedBehaviorSanitizer, and the threads under ThreadSanitizer.
+# All tests but those of the program on a terminal under AddressSanitizer and UndefinedBehaviorSanitizer, the threads under ThreadSanitizer.
 sanitize: deps-test
 	$(call say,"building and testing with AddressSanitizer and UndefinedBehaviorSanitizer")
 	@cmake --preset asan -Wno-dev > /dev/null && cmake --build --preset asan && ctest --preset asan -j $(JOBS) -E '^app$$'

@@ -52,7 +52,6 @@ std::string features(const CpuInfo& cpu) {
   };
   add(cpu.avx2, "AVX2");
   add(cpu.avx512_vnni, "AVX-512 VNNI");
-  add(cpu.amx_int8, "AMX int8");
   add(cpu.neon_dotprod, "NEON dotprod");
   add(cpu.neon_i8mm, "NEON i8mm");
   return out.empty() ? "none that Calla looks for" : out;

@@ -1,25 +1,20 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <bit>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <vector>
 
 #include "app/command.h"
 #include "app/console.h"
 #include "app/input.h"
 #include "app/model_options.h"
-#include "base/file.h"
 #include "base/progress.h"
 #include "engine/runner.h"
+#include "formats/safetensors_writer.h"
 #include "text/chat_json.h"
 
 namespace calla {
@@ -49,56 +44,6 @@ Result<std::vector<int32_t>> read_ids(const std::string& path) {
   return ids;
 }
 
-// A safetensors file of one f32 tensor, written row by row: whole texts have more logits than fit in memory. It appears
-// under its name only when it is complete.
-class LogitsFile {
- public:
-  static Result<LogitsFile> create(const fs::path& path, size_t rows, size_t cols) {
-    static_assert(std::endian::native == std::endian::little, "the file is little-endian");
-    std::string header = fmt::format(R"({{"logits":{{"dtype":"F32","shape":[{},{}],"data_offsets":[0,{}]}}}})", rows,
-                                     cols, rows * cols * sizeof(float));
-    header.resize((header.size() + 7) / 8 * 8, ' ');
-    LogitsFile f;
-    f.path_ = path;
-    f.temp_ = fmt::format("{}.{}.part", path.string(), ::getpid());
-    f.file_.reset(std::fopen(f.temp_.c_str(), "wbe"));
-    if (f.file_ == nullptr) return f.error();
-    const uint64_t size = header.size();
-    if (std::fwrite(&size, sizeof size, 1, f.file_.get()) != 1 ||
-        std::fwrite(header.data(), header.size(), 1, f.file_.get()) != 1) {
-      return f.error();
-    }
-    return f;
-  }
-  LogitsFile(LogitsFile&&) = default;
-  ~LogitsFile() {
-    if (file_ != nullptr) ::unlink(temp_.c_str());
-  }
-
-  Result<void> append(std::span<const float> logits) {
-    if (std::fwrite(logits.data(), sizeof(float), logits.size(), file_.get()) != logits.size()) return error();
-    return {};
-  }
-  Result<void> finish() {
-    if (std::fflush(file_.get()) != 0 || ::rename(temp_.c_str(), path_.c_str()) != 0) return error();
-    file_.reset();
-    return {};
-  }
-
- private:
-  LogitsFile() = default;
-  tl::unexpected<Error> error() const {
-    return fail(Error::Code::kIo,
-                fmt::format("cannot write {}: {}", path_.string(), std::generic_category().message(errno)));
-  }
-  struct Close {
-    void operator()(std::FILE* f) const { std::fclose(f); }
-  };
-  fs::path path_;
-  std::string temp_;
-  std::unique_ptr<std::FILE, Close> file_;
-};
-
 Result<void> eval_logits(const Options& o) {
   CALLA_ASSIGN(const std::vector<int32_t> ids, read_ids(o.ids));
   CALLA_ASSIGN(const fs::path folder, model_folder(o.model.model));
@@ -107,17 +52,19 @@ Result<void> eval_logits(const Options& o) {
   CALLA_ASSIGN(const auto runner, open_runner(folder, options));
   CALLA_ASSIGN(const auto sequence, runner->start());
   const size_t vocab = runner->config().vocab;
-  CALLA_ASSIGN(LogitsFile out, LogitsFile::create(o.out, ids.size(), vocab));
+  // Row by row: whole texts have more logits than fit in memory.
+  const TensorSpec logits_spec{"logits", Dtype::kF32, {static_cast<int64_t>(ids.size()), static_cast<int64_t>(vocab)}};
+  CALLA_ASSIGN(SafetensorsWriter out, SafetensorsWriter::create(o.out, {logits_spec}));
   Progress progress("scoring", ids.size(), Progress::Unit::kItems);
   std::vector<float> logits;
   for (size_t at = 0; at < ids.size(); at += kRowsAtOnce) {
     const Step step{sequence.get(), std::span(ids).subspan(at, std::min(kRowsAtOnce, ids.size() - at)),
                     Step::Logits::kAll};
     CALLA_TRY(runner->forward({&step, 1}, logits));
-    CALLA_TRY(out.append(logits));
+    CALLA_TRY(out.write(0, at * vocab * sizeof(float), std::as_bytes(std::span(logits))));
     progress.advance(step.tokens.size());
   }
-  CALLA_TRY(out.finish());
+  CALLA_TRY(out.commit());
   fmt::print(stderr, "{}: logits of {} tokens, {} each\n", o.out, ids.size(), vocab);
   return {};
 }

@@ -70,14 +70,9 @@ Result<Input> collect_input(const Options& o) {
     input.raw = std::move(prompt);
     return input;
   }
-  const auto add = [&](ChatRole role, std::string text) {
-    ChatMessage message;
-    message.role = role;
-    message.content.push_back({ChatPart::Kind::kText, std::move(text)});
-    input.conversation.messages.push_back(std::move(message));
-  };
-  if (!o.system.empty()) add(ChatRole::kSystem, o.system);
-  add(ChatRole::kUser, std::move(prompt));
+  auto& messages = input.conversation.messages;
+  if (!o.system.empty()) messages.push_back(text_message(ChatRole::kSystem, o.system));
+  messages.push_back(text_message(ChatRole::kUser, std::move(prompt)));
   return input;
 }
 

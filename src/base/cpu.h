@@ -9,7 +9,6 @@ struct CpuInfo {
   std::string name;
   bool avx2 = false;  // with FMA and F16C
   bool avx512_vnni = false;
-  bool amx_int8 = false;
   bool neon_dotprod = false;
   bool neon_i8mm = false;
   int cores = 1;  // processors this process may run on: affinity and cgroup quota respected, at least 1

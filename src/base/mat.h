@@ -26,17 +26,6 @@ struct Mat {
     return data + r * stride;
   }
   std::span<T> operator[](int r) const { return {row(r), static_cast<size_t>(cols)}; }
-
-  // Rows [first, first+count).
-  Mat slice_rows(int first, int count) const {
-    DCHECK(first >= 0 && count >= 0 && first + count <= rows, "row slice out of range");
-    return {data + first * stride, count, cols, stride};
-  }
-  // Columns [first, first+count) of every row.
-  Mat slice_cols(int first, int count) const {
-    DCHECK(first >= 0 && count >= 0 && first + count <= cols, "column slice out of range");
-    return {data + first, rows, count, stride};
-  }
 };
 
 }  // namespace calla

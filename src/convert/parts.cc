@@ -165,7 +165,6 @@ Weights skeleton(const ModelConfig& c, bool mtp) {
   if (mtp) {
     const std::vector<float> norm(c.hidden);
     w.mtp = Mtp{empty(c.hidden, 2 * c.hidden), norm, norm, empty_layer(c, true), norm};
-    w.has_mtp = true;
   }
   return w;
 }

@@ -15,13 +15,6 @@ namespace {
 
 constexpr uint64_t kMaxSavedBytes = 64 << 20;
 
-ChatMessage message(ChatRole role, std::string text) {
-  ChatMessage m;
-  m.role = role;
-  m.content.push_back({ChatPart::Kind::kText, std::move(text)});
-  return m;
-}
-
 std::string text_of(const ChatMessage& m) {
   std::string text;
   for (const ChatPart& part : m.content) text += part.text;
@@ -50,7 +43,7 @@ Result<ChatSession> ChatSession::start(Model& model) {
 }
 
 Result<Generation> ChatSession::say(std::string user, GenerateOptions options, const OnText& on_text) {
-  conversation_.messages.push_back(message(ChatRole::kUser, std::move(user)));
+  conversation_.messages.push_back(text_message(ChatRole::kUser, std::move(user)));
   Result<Generation> out = answer(std::move(options), on_text);
   if (!out || out->tokens.empty()) conversation_.messages.pop_back();
   return out;
@@ -82,7 +75,7 @@ Result<Generation> ChatSession::answer(GenerateOptions options, const OnText& on
   }
   options.marks = {model_->last_turn(prompt)};
   ReasoningSplitter splitter(model_->ends_in_reasoning(prompt));
-  ChatMessage answer = message(ChatRole::kAssistant, "");
+  ChatMessage answer = text_message(ChatRole::kAssistant, "");
   answer.reasoning = "";
   const auto pass_on = [&](const ReasoningSplitter::Split& s) {
     *answer.reasoning += s.reasoning;
@@ -106,7 +99,7 @@ void ChatSession::clear() {
 void ChatSession::set_system(std::string text) {
   auto& messages = conversation_.messages;
   std::erase_if(messages, [](const ChatMessage& m) { return m.role == ChatRole::kSystem; });
-  if (!text.empty()) messages.insert(messages.begin(), message(ChatRole::kSystem, std::move(text)));
+  if (!text.empty()) messages.insert(messages.begin(), text_message(ChatRole::kSystem, std::move(text)));
 }
 
 std::string ChatSession::system() const {

@@ -2,42 +2,31 @@
 
 #include <fmt/format.h>
 
+#include "base/sha256.h"
+
 namespace calla {
 namespace {
 
-class Fnv1a {  // Fowler, Noll, Vo: 64-bit FNV-1a
- public:
-  void add(std::span<const std::byte> bytes) {
-    for (std::byte b : bytes) hash_ = (hash_ ^ static_cast<uint64_t>(b)) * 0x100000001b3ull;
-  }
-  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325ull;
-};
-
 constexpr size_t kHashedBytes = 64;
+constexpr int64_t kPrintLength = 64;
 
 }  // namespace
 
-uint64_t fingerprint(const Checkpoint& checkpoint) {
-  Fnv1a hash;
+std::string fingerprint(const Checkpoint& checkpoint) {
+  std::string all;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    hash.add(name);
-    hash.add(fmt::format(" {} {} ", dtype_name(tensor.dtype), fmt::join(tensor.shape, ",")));
-    hash.add(tensor.data.first(std::min(kHashedBytes, tensor.data.size())));
+    all += fmt::format("{} {} {} ", name, dtype_name(tensor.dtype), fmt::join(tensor.shape, ","));
+    const auto start = tensor.data.first(std::min(kHashedBytes, tensor.data.size()));
+    all.append(reinterpret_cast<const char*>(start.data()), start.size());
   }
-  return hash.value();
+  return sha256_hex(all);
 }
 
 Result<StateFile> StateFile::open(const std::filesystem::path& path, const Checkpoint& checkpoint) {
   StateFile state;
   CALLA_ASSIGN(state.file_, SafetensorsFile::open(path));
-  CALLA_ASSIGN(const auto print, state.tensor("fingerprint", Dtype::kU64, {1}));
-  uint64_t value = 0;
-  std::memcpy(&value, print.data(), sizeof value);
-  if (value != fingerprint(checkpoint)) {
+  CALLA_ASSIGN(const auto print, state.tensor("fingerprint", Dtype::kU8, {kPrintLength}));
+  if (const std::string ours = fingerprint(checkpoint); !std::ranges::equal(print, std::as_bytes(std::span(ours)))) {
     return invalid(fmt::format("{} was saved with other weights than {}", path.string(), checkpoint.dir().string()));
   }
   const auto found = state.file_.tensors().find("tokens");
@@ -69,8 +58,8 @@ Result<std::span<const std::byte>> StateFile::tensor(std::string_view name, Dtyp
 
 Result<void> write_state_tensors(const std::filesystem::path& path, const Checkpoint& checkpoint,
                                  std::span<const int32_t> tokens, std::vector<TensorData> tensors) {
-  const uint64_t print = fingerprint(checkpoint);
-  tensors.push_back({"fingerprint", Dtype::kU64, {1}, std::as_bytes(std::span(&print, 1))});
+  const std::string print = fingerprint(checkpoint);
+  tensors.push_back({"fingerprint", Dtype::kU8, {kPrintLength}, std::as_bytes(std::span(print))});
   tensors.push_back({"tokens", Dtype::kI32, {static_cast<int64_t>(tokens.size())}, std::as_bytes(tokens)});
   return write_safetensors(path, tensors);
 }

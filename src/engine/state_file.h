@@ -19,8 +19,9 @@
 
 namespace calla {
 
-// A number that differs between checkpoints: a hash over every tensor's name, shape and first bytes.
-uint64_t fingerprint(const Checkpoint& checkpoint);
+// What tells checkpoints apart: the SHA-256 of every tensor's name, dtype, shape and first bytes, 64 hexadecimal
+// digits.
+std::string fingerprint(const Checkpoint& checkpoint);
 
 template <class T>
 constexpr Dtype dtype_of() {

@@ -342,7 +342,6 @@ Result<Weights> bind_weights(const Checkpoint& checkpoint) {
     w.layers.push_back(bind_layer(b, c, form, fmt::format("{}layers.{}.", form.body, l), c.attends[l]));
   }
   w.mtp = bind_mtp(b, c);
-  w.has_mtp = w.mtp.has_value();
   b.refuse_leftovers();
   if (!b.ok()) return tl::unexpected<Error>(b.error());
   return w;

@@ -56,7 +56,6 @@ struct Weights {
   std::vector<float> norm;  // [hidden]
   Linear head;              // [vocab, hidden]
   std::optional<Mtp> mtp;   // where its tensors are present: config.json promises it even when they are not
-  bool has_mtp = false;
 
   // Bytes of weights that one decoded token reads, as stored: what memory bandwidth bounds decode by. Leaves out the
   // embedding row and the layer norms (0.02 %).

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -42,6 +43,14 @@ struct ChatMessage {
   std::optional<std::string> reasoning;
   std::vector<ChatToolCall> tool_calls;
 };
+
+// A message of one text.
+inline ChatMessage text_message(ChatRole role, std::string text) {
+  ChatMessage message;
+  message.role = role;
+  message.content.push_back({ChatPart::Kind::kText, std::move(text)});
+  return message;
+}
 
 struct Conversation {
   std::vector<ChatMessage> messages;

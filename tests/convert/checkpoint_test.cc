@@ -89,7 +89,7 @@ TEST(RoundTrip, QuantisedWeightsAreThoseOfTheRule) {
   ASSERT_TRUE(from && to);
   const auto weights = bind_weights(*to);
   ASSERT_TRUE(weights) << weights.error().message;
-  EXPECT_TRUE(weights->has_mtp);
+  EXPECT_TRUE(weights->mtp.has_value());
 
   // Hugging Face name, its first row, MLX module, its first row, rows, width, bits.
   struct Pair {

@@ -138,7 +138,7 @@ class BindTest : public testing::Test {
 TEST_F(BindTest, BindsTheConvertedForm) {
   const auto w = bind();
   ASSERT_TRUE(w) << w.error().message;
-  EXPECT_TRUE(w->has_mtp);
+  EXPECT_TRUE(w->mtp.has_value());
   EXPECT_EQ(w->layers.size(), 4u);
   EXPECT_TRUE(w->layers[3].attends && !w->layers[0].attends);
   EXPECT_EQ(w->layers[0].moe.router.format, Linear::Format::kAffine8);
@@ -153,7 +153,7 @@ TEST_F(BindTest, MtpIsToldByItsTensors) {
   config_.mtp_layers = 1;  // promised, but not there: as in the published 4-bit checkpoint
   const auto w = bind();
   ASSERT_TRUE(w) << w.error().message;
-  EXPECT_FALSE(w->has_mtp);
+  EXPECT_FALSE(w->mtp.has_value());
 }
 
 TEST_F(BindTest, SkipsTheVisionTower) {
@@ -258,7 +258,7 @@ TEST_F(BindTest, BindsEverySpellingOfTheRawForm) {
         tensors_ = raw_tensors(config_, body, fused, a_log);
         const auto w = bind();
         ASSERT_TRUE(w) << w.error().message;
-        EXPECT_FALSE(w->has_mtp);
+        EXPECT_FALSE(w->mtp.has_value());
         EXPECT_EQ(w->layers[0].norm1[0], 1.0f) << "zero-centred norms get their +1";
         EXPECT_EQ(w->layers[3].attn.q_norm[0], 1.0f);
         EXPECT_EQ(w->norm[0], 1.0f);
