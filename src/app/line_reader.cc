@@ -114,6 +114,8 @@ LineReader::Outcome LineReader::read(const char* prompt, std::string& line) {
   }
   impl_->prompt = prompt;
   impl_->interrupted = false;
+  // libedit shows the prompt before it takes the terminal over; a Ctrl-C in between would end the program.
+  el_set(impl_->edit, EL_PREP_TERM, 1);
   bracket_pastes(true);
   int count = 0;
   const char* text = el_gets(impl_->edit, &count);

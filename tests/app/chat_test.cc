@@ -69,11 +69,13 @@ TEST_F(ChatTest, InterruptsStopTheAnswerNotTheProgram) {
   ASSERT_TRUE(t.expect(kPrompt));
   t.type("Tell me a very long story\r");
   ASSERT_TRUE(t.expect("story")) << t.rest();
+  ASSERT_TRUE(t.expect("\x1b[?2004l"));  // the line is read, the terminal sends signals again
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   t.type("\x03");
   ASSERT_TRUE(t.expect(kPrompt)) << t.rest();
   t.type("/system Be kind.\r");
   ASSERT_TRUE(t.expect("system: Be kind.")) << t.rest();
+  ASSERT_TRUE(t.expect(kPrompt));  // before it, Ctrl-D is not yet a key
   t.type("\x04");
   EXPECT_EQ(t.wait(), 0);
 }
@@ -95,6 +97,7 @@ TEST_F(ChatTest, LongMessages) {
   ASSERT_TRUE(t.expect(kPrompt)) << t.rest();
   t.type("/save " + (dir_ / "c.json") + "\r");
   ASSERT_TRUE(t.expect("(3 turns)")) << t.rest();
+  ASSERT_TRUE(t.expect(kPrompt));
   t.type("\x04");
   EXPECT_EQ(t.wait(), 0);
   const std::string saved = *read_file(dir_ / "c.json");
