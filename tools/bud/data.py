@@ -15,6 +15,7 @@ import os
 import random
 import re
 import zlib
+from collections import Counter
 
 import numpy as np
 
@@ -30,6 +31,8 @@ MIX = {"capitals": 5, "colours": 3, "calendar": 7, "words": 5, "identity": 4, "a
 # Share of the documents of a row by source; their lengths differ, so that of the tokens that are
 # learnt two fifths are lessons, two fifths stories, and a fifth books.
 SOURCES = {"lesson": 0.76, "story": 0.07, "story_chat": 0.11, "book": 0.015, "qa": 0.045}
+# The same for later trainings: more stories, among them the model's own best (own.py), if there are any.
+SECOND = {"lesson": 0.62, "story": 0.02, "story_chat": 0.16, "book": 0.005, "qa": 0.025, "own": 0.17}
 
 
 # ---------------------------------------------------------------------------------------- rendering
@@ -671,6 +674,31 @@ def read_corpus(folder):
     return out
 
 
+NOT_NAMES = set("""Mom Dad Mommy Daddy Mama Papa Mum Mummy Grandma Grandpa Granny Mister Miss Mrs God Christmas English Earth
+Monday Tuesday Wednesday Thursday Friday Saturday Sunday""".split())
+
+
+def retell(rng, story):
+    """The story with other names for its people and animals, so that a name has to be read, not known by heart."""
+    words = set(re.findall(r"\b[a-z]+\b", story))
+    counts = Counter(re.findall(r"\b[A-Z][a-z]{2,}\b", story))
+    inside = re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", story)
+    names = [n for n in dict.fromkeys(inside) if counts[n] >= 2 and n.lower() not in words and n not in NOT_NAMES]
+    new = {}
+    for name in names:
+        pronoun = re.search(r"\b(he|him|his|she|her)\b", story[story.index(name):], re.I)
+        she = bool(pronoun) and pronoun.group().lower() in ("she", "her")
+        for _ in range(20):
+            other = rng.choice(facts.NAMES)
+            fits = (other in facts.SHE) == she or other not in facts.PEOPLE
+            if fits and other not in new.values() and other not in counts:
+                new[name] = other
+                break
+    if not new:
+        return story
+    return re.sub(r"\b(" + "|".join(new) + r")\b", lambda m: new[m.group()], story)
+
+
 def story_chat(rng, story, thinking):
     """A chat that asks for this story, or for its continuation."""
     first = re.match(r".+?[.!?][\"']?(?=\s)", story, re.S)
@@ -707,12 +735,17 @@ def qa_chat(messages, rng):
 
 
 class Rows:
-    """Endless rows of `length` tokens (uint16, see the top of the file) for training."""
+    """Endless rows of `length` tokens (uint16, see the top of the file) for training.
 
-    def __init__(self, corpus, tokenizer, seed, length=1024):
+    own: pairs (prompt, answer) of the model's own stories, for a later training; None in the first.
+    """
+
+    def __init__(self, corpus, tokenizer, seed, length=1024, own=None):
         self.corpus, self.tok, self.rng, self.length = corpus, tokenizer, random.Random(seed), length
         self.chats = ChatMaker(seed * 7919 + 13)
-        self.kinds, self.weights = list(SOURCES), list(SOURCES.values())
+        self.own = own
+        shares = SOURCES if own is None else SECOND
+        self.kinds, self.weights = list(shares), list(shares.values())
         self.tiny = [s for s in corpus["stories"][:6304] if 300 < len(s) < 1800]
         self.end = self.tok.added["<|endoftext|>"]
 
@@ -726,18 +759,26 @@ class Rows:
         row[0] |= START
         return row
 
+    def tell(self, stories):
+        """One of the stories, mostly with other names."""
+        story = self.rng.choice(stories)
+        return retell(self.rng, story) if self.rng.random() < 0.8 else story
+
     def document(self):
         """One document of a random source."""
         kind = self.rng.choices(self.kinds, self.weights)[0]
         if kind == "lesson":
             return self.pack(self.chats.document())
-        if kind == "story_chat":
-            return self.pack(story_chat(self.rng, self.rng.choice(self.tiny), self.rng.random() < 0.5))
+        if kind == "story_chat" or kind == "own" and not self.own:
+            return self.pack(story_chat(self.rng, self.tell(self.tiny), self.rng.random() < 0.5))
+        if kind == "own":
+            prompt, answer = self.rng.choice(self.own)
+            return self.pack([(prompt, False), (answer + "<|im_end|>", True)])
         if kind == "qa":
             parts = qa_chat(self.rng.choice(self.corpus["qa"]), self.rng)
             return self.pack(parts) if parts else self.document()
         if kind == "story":
-            text = self.rng.choice(self.corpus["stories"])
+            text = self.tell(self.corpus["stories"])
         else:
             book = self.rng.choice(self.corpus["books"])
             text = book[self.rng.randrange(max(1, len(book) - 5000)):][:5000]

@@ -64,6 +64,11 @@ Uma Vera Will Yara Zoe Amir Bella Carlos Dina Emil Fatima George Hana Ivan Julia
 Priya Ravi Sofia Theo Lucy Peter Maria James Emma Oliver Sara Daniel Laura Simon Alice Robert Helen Martin
 Chen Aiko Kofi Ines Marco Elena Jonas Freya Tariq Leila Bruno Greta""".split()
 
+PEOPLE = set(NAMES)
+# Those of them that a story calls "she".
+SHE = set("""Anna Clara Ella Grace Ida Kate Mia Olga Rosa Uma Vera Yara Zoe Bella Dina Fatima Hana Julia Lina Nora Priya
+Sofia Lucy Maria Emma Sara Laura Alice Helen Aiko Ines Elena Freya Leila Greta""".split())
+
 CITIES = """Paris London Berlin Madrid Rome Vienna Prague Oslo Dublin Lisbon Athens Warsaw Tokyo Osaka Seoul
 Beijing Shanghai Delhi Mumbai Cairo Lagos Nairobi Sydney Melbourne Toronto Montreal Chicago Boston Seattle
 Denver Dallas Miami Houston Lima Bogota Santiago Havana Helsinki Stockholm Copenhagen Brussels Amsterdam Zurich

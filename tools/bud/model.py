@@ -444,8 +444,10 @@ class Bud(nn.Module):
     # ---- generation
 
     @torch.no_grad()
-    def generate(self, prompts, limit, stop, pad=0, dtype=torch.bfloat16):
-        """Greedy continuations of a batch of prompts (lists of ids), each cut before its stop token.
+    def generate(self, prompts, limit, stop, pad=0, dtype=torch.bfloat16, temperature=0.0):
+        """Continuations of a batch of prompts (lists of ids), each cut before its stop token.
+
+        Greedy without a temperature.
 
         Returns (ids, stopped?) for each prompt.
         """
@@ -466,7 +468,7 @@ class Bud(nn.Module):
             stops = torch.tensor(stop, device=device)
             at = torch.full((len(prompts), 1), t, device=device)
             for n in range(limit):
-                token = logits.argmax(-1)
+                token = torch.multinomial((logits / temperature).softmax(-1), 1)[:, 0] if temperature else logits.argmax(-1)
                 out.append(token)
                 done |= (token[:, None] == stops).any(1)
                 if n % 8 == 7 and bool(done.all()):

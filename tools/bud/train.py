@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 import data
 import model as M
+import own
 import questions
 import score
 from export import fake_quantise
@@ -31,12 +32,12 @@ WARMUP, LEVEL, QUANT = 0.012, 0.42, 0.75
 class Stream(torch.utils.data.IterableDataset):
     """Batches of packed rows, a different stream in every worker."""
 
-    def __init__(self, corpus, tok, batch, length, seed):
-        self.args, self.batch, self.length, self.seed = (corpus, tok), batch, length, seed
+    def __init__(self, corpus, tok, own, batch, length, seed):
+        self.args, self.own, self.batch, self.length, self.seed = (corpus, tok), own, batch, length, seed
 
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
-        rows = iter(data.Rows(*self.args, seed=self.seed * 1000 + (info.id if info else 0), length=self.length))
+        rows = iter(data.Rows(*self.args, seed=self.seed * 1000 + (info.id if info else 0), length=self.length, own=self.own))
         while True:
             yield torch.from_numpy(np.stack([next(rows) for _ in range(self.batch)]).astype(np.int32))
 
@@ -155,7 +156,8 @@ def main():
     ap.add_argument("--workers", type=int, default=10)
     ap.add_argument("--lr", type=float, default=4e-3)
     ap.add_argument("--seed", type=int, default=1)
-    ap.add_argument("--resume", help="checkpoint to go on from")
+    ap.add_argument("--resume", help="checkpoint to go on from, with more stories")
+    ap.add_argument("--own", help="with --resume: the model's own stories (own.py), to learn among the rest")
     ap.add_argument("--level", type=float, default=LEVEL, help="share of the time before the rate falls")
     ap.add_argument("--quant-from", type=float, default=QUANT)
     ap.add_argument("--checks", type=int, default=5)
@@ -170,7 +172,8 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     os.makedirs(args.out, exist_ok=True)
     tok = Tokenizer(args.tokenizer)
-    loader = torch.utils.data.DataLoader(Stream(data.read_corpus(args.corpus), tok, args.batch, args.length, args.seed * 10 + rank),
+    own_stories = None if not args.resume else own.read(args.own) if args.own else []
+    loader = torch.utils.data.DataLoader(Stream(data.read_corpus(args.corpus), tok, own_stories, args.batch, args.length, args.seed * 10 + rank),
                                          batch_size=None, num_workers=args.workers, prefetch_factor=4, multiprocessing_context="fork", pin_memory=False)
     rows = iter(loader)
     torch.manual_seed(args.seed)
