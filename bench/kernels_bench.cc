@@ -196,8 +196,8 @@ void AttendPage(benchmark::State& state) {
   Buffer<float> q(8 * 256), o(8 * 256), peak(8), total(8), scores(512);
   const int32_t visible[8] = {64, 64, 64, 64, 64, 64, 64, 64};
   for (auto _ : state) {
-    table().attend_page(q.data(), keys.data(), values.data(), visible, 64, peak.data(), total.data(), o.data(),
-                        scores.data());
+    table().attend_page(q.data(), keys.data(), values.data(), keys.data(), visible, 64, peak.data(), total.data(),
+                        o.data(), scores.data());
     benchmark::ClobberMemory();
   }
   rates(state, keys.bytes() + values.bytes(), 2.0 * 8 * 64 * 256);

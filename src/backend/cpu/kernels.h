@@ -54,6 +54,10 @@ struct WeightTile {
 
 // Query rows of one block of attention, eight at a time; see attend_page.
 inline constexpr int kQueryLanes = 8;
+// Query rows of a strip of attention; see attend_strip.
+inline constexpr int kStripLanes = 32;
+// Value columns of one call of delta_scan.
+inline constexpr int kScanColumns = 32;
 
 struct KernelTable {
   const char* isa;
@@ -124,9 +128,15 @@ struct KernelTable {
   // Flash attention of eight query rows with one page: adds up to 64 positions to running sums. q: [8][256], scaled
   // already. keys, values: bf16 [64][256]; positions [0, visible[r]) of the page count for row r (0: none), `span` =
   // max visible. peak, total: [8], o: [8][256]; start from peak = −inf, total = 0, o = 0. Result: o/total. scores:
-  // scratch [64][8].
-  void (*attend_page)(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int span,
-                      float* peak, float* total, float* o, float* scores) noexcept;
+  // scratch [64][8]. next_keys: [64][256] that the next call will read; they are asked for, but not needed.
+  void (*attend_page)(const float* q, const uint16_t* keys, const uint16_t* values, const uint16_t* next_keys,
+                      const int32_t* visible, int span, float* peak, float* total, float* o, float* scores) noexcept;
+  // The same for 32 query rows, turned so that neighbouring lanes of a vector are neighbouring rows: every product is
+  // then one of blocks in registers, without sums across lanes. q, o: [256][32]; visible, peak, total: [32]; scores:
+  // scratch [64][32]. keys, values: f32 [64][256], converted once for all strips that meet a page; keys past `span` may
+  // be anything, values past it are not read.
+  void (*attend_strip)(const float* q, const float* keys, const float* values, const int32_t* visible, int span,
+                       float* peak, float* total, float* o, float* scores) noexcept;
 
   // y = exp(x) and σ(x): the vector forms that the kernels above use, exported for the tests of their error.
   void (*exp)(const float* x, int n, float* y) noexcept;

@@ -134,51 +134,51 @@ void conv_silu(float* x, const float* conv, float* oldest, const float* middle, 
   }
 }
 
-// ---- gated delta rule
+// ---- delta rule and attention
 
-// Two passes over the 16 KiB of S: Sᵀk and Sᵀq of the old S, then the update. o needs the new S: Sᵀ_new q = alpha·Sᵀq +
-// (k·q)·u.
-void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v,
-                int64_t v_stride, const float* alpha, const float* beta, int count, float* o,
-                int64_t o_stride) noexcept {
-  for (int t = 0; t < count; ++t, q += kGdnDim, k += kGdnDim, v += v_stride, o += o_stride) {
-    Vec8 Sk[4] = {}, Sq[4] = {};
-    for (int d = 0; d < kGdnDim; ++d) {
-      const Vec8 kd = _mm256_broadcast_ss(k + d), qd = _mm256_broadcast_ss(q + d);
-      for (int i = 0; i < 4; ++i) {
-        const Vec8 s = load(S + d * s_stride + 8 * i);
-        Sk[i] = _mm256_fmadd_ps(s, kd, Sk[i]);
-        Sq[i] = _mm256_fmadd_ps(s, qd, Sq[i]);
-      }
-    }
-    const Vec8 a = set(alpha[t]), b = set(beta[t]), kq_t = set(kq[t]);
-    Vec8 u[4];
-    for (int i = 0; i < 4; ++i) {
-      u[i] = _mm256_mul_ps(b, _mm256_fnmadd_ps(a, Sk[i], load(v + 8 * i)));
-      store(o + 8 * i, _mm256_fmadd_ps(a, Sq[i], _mm256_mul_ps(kq_t, u[i])));
-    }
-    for (int d = 0; d < kGdnDim; ++d) {
-      const Vec8 kd = _mm256_broadcast_ss(k + d);
-      for (int i = 0; i < 4; ++i) {
-        float* s = S + d * s_stride + 8 * i;
-        store(s, _mm256_fmadd_ps(kd, u[i], _mm256_mul_ps(a, load(s))));
-      }
-    }
-  }
+using Vec = Vec8;
+constexpr int kVec = 8;
+constexpr int kStripRows = 6;
+inline Vec add(Vec a, Vec b) {
+  return _mm256_add_ps(a, b);
+}
+inline Vec sub(Vec a, Vec b) {
+  return _mm256_sub_ps(a, b);
+}
+inline Vec mul(Vec a, Vec b) {
+  return _mm256_mul_ps(a, b);
+}
+inline Vec most(Vec a, Vec b) {
+  return _mm256_max_ps(a, b);
+}
+inline Vec mul_add(Vec a, Vec b, Vec c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+inline Vec exp_of(Vec x) {
+  return exp8(x);
+}
+inline Vec counts_of(const int32_t* p) {
+  return _mm256_cvtepi32_ps(load_bytes(p));
+}
+inline Vec pick_less(Vec a, Vec b, Vec x, Vec y) {
+  return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
 
-// ---- attention
+#include "backend/cpu/kernels_any_width.inc"
 
-void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int span,
-                 float* peak, float* total, float* o, float* scores) noexcept {
+inline void prefetch_row(const uint16_t* row) {
+  for (int line = 0; line < kHeadDim; line += 32) _mm_prefetch(reinterpret_cast<const char*>(row + line), _MM_HINT_T0);
+}
+
+void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const uint16_t* next_keys,
+                 const int32_t* visible, int span, float* peak, float* total, float* o, float* scores) noexcept {
   const Vec8 none = set(-__builtin_inff());
   const Int8 seen = load_bytes(visible);
   const Vec8 old_peak = load(peak);
   Vec8 top = old_peak;
   for (int t = 0; t < span; ++t) {
     const uint16_t* key = keys + t * kHeadDim;
-    for (int line = 0; line < 8; ++line)
-      _mm_prefetch(reinterpret_cast<const char*>(values + t * kHeadDim + 32 * line), _MM_HINT_T0);
+    prefetch_row(values + t * kHeadDim);
     Vec8 sum[8] = {};
     for (int d = 0; d < kHeadDim; d += 8) {
       const Vec8 kd = load_bf16x8(key + d);
@@ -203,6 +203,7 @@ void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, c
   alignas(32) float factor[8];
   store(factor, shrink);
   for (int d = 0; d < kHeadDim; d += 8) {
+    for (int row = 0; row < 2; ++row) prefetch_row(next_keys + (d / 4 + row) * kHeadDim);
     Vec8 acc[8];
     for (int r = 0; r < 8; ++r) acc[r] = _mm256_mul_ps(_mm256_broadcast_ss(factor + r), load(o + r * kHeadDim + d));
     for (int t = 0; t < span; ++t) {
@@ -241,6 +242,7 @@ const KernelTable kAvx2Kernels = {
     .conv_silu = conv_silu,
     .delta_scan = delta_scan,
     .attend_page = attend_page,
+    .attend_strip = attend_strip,
     .exp = exp_all,
     .sigmoid = sigmoid_all,
 };

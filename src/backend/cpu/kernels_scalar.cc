@@ -225,7 +225,7 @@ void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, cons
                 int64_t v_stride, const float* alpha, const float* beta, int count, float* o,
                 int64_t o_stride) noexcept {
   for (int t = 0; t < count; ++t) {
-    for (int j = 0; j < 32; ++j) {
+    for (int j = 0; j < kScanColumns; ++j) {
       float Sk = 0, Sq = 0;
       for (int d = 0; d < kGdnDim; ++d) {
         Sk += S[d * s_stride + j] * k[t * kGdnDim + d];
@@ -238,26 +238,47 @@ void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, cons
   }
 }
 
-void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const int32_t* visible, int /*span*/,
-                 float* peak, float* total, float* o, float* scores) noexcept {
+float number(uint16_t bits) {
+  return to_f32(bf16{bits});
+}
+float number(float v) {
+  return v;
+}
+
+// One query row; neighbouring elements of q and o are `step` apart.
+template <class Kv>
+void attend_row(const float* q, const Kv* keys, const Kv* values, int visible, float& peak, float& total, float* o,
+                int step, float* scores) {
+  if (visible == 0) return;
+  float top = peak;
+  for (int t = 0; t < visible; ++t) {
+    double s = 0;
+    for (int d = 0; d < kHeadDim; ++d) s += double{q[d * step]} * number(keys[t * kHeadDim + d]);
+    scores[t] = static_cast<float>(s);
+    top = std::max(top, scores[t]);
+  }
+  const float shrink = std::exp(peak - top);
+  total *= shrink;
+  for (int d = 0; d < kHeadDim; ++d) o[d * step] *= shrink;
+  for (int t = 0; t < visible; ++t) {
+    const float p = std::exp(scores[t] - top);
+    total += p;
+    for (int d = 0; d < kHeadDim; ++d) o[d * step] += p * number(values[t * kHeadDim + d]);
+  }
+  peak = top;
+}
+
+void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const uint16_t* /*next_keys*/,
+                 const int32_t* visible, int /*span*/, float* peak, float* total, float* o, float* scores) noexcept {
   for (int r = 0; r < kQueryLanes; ++r) {
-    if (visible[r] == 0) continue;
-    float top = peak[r];
-    for (int t = 0; t < visible[r]; ++t) {
-      double s = 0;
-      for (int d = 0; d < kHeadDim; ++d) s += double{q[r * kHeadDim + d]} * to_f32(bf16{keys[t * kHeadDim + d]});
-      scores[t] = static_cast<float>(s);
-      top = std::max(top, scores[t]);
-    }
-    const float shrink = std::exp(peak[r] - top);
-    total[r] *= shrink;
-    for (int d = 0; d < kHeadDim; ++d) o[r * kHeadDim + d] *= shrink;
-    for (int t = 0; t < visible[r]; ++t) {
-      const float p = std::exp(scores[t] - top);
-      total[r] += p;
-      for (int d = 0; d < kHeadDim; ++d) o[r * kHeadDim + d] += p * to_f32(bf16{values[t * kHeadDim + d]});
-    }
-    peak[r] = top;
+    attend_row(q + r * kHeadDim, keys, values, visible[r], peak[r], total[r], o + r * kHeadDim, 1, scores);
+  }
+}
+
+void attend_strip(const float* q, const float* keys, const float* values, const int32_t* visible, int /*span*/,
+                  float* peak, float* total, float* o, float* scores) noexcept {
+  for (int r = 0; r < kStripLanes; ++r) {
+    attend_row(q + r, keys, values, visible[r], peak[r], total[r], o + r, kStripLanes, scores);
   }
 }
 
@@ -296,6 +317,7 @@ const KernelTable kScalarKernels = {
     .conv_silu = conv_silu,
     .delta_scan = delta_scan,
     .attend_page = attend_page,
+    .attend_strip = attend_strip,
     .exp = exp_all,
     .sigmoid = sigmoid_all,
 };

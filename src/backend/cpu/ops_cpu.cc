@@ -55,7 +55,7 @@ CpuOps::Plan::Plan(const ModelConfig& c, int max_rows)
       slots(max_rows * (c.top_k + 1)),
       code_rows(plane_rows(max_rows)),
       code_slots(code_rows * (c.top_k + 1)),
-      query_lanes(std::max(32, round_up(c.kv_heads > 0 ? c.heads / c.kv_heads : 1, kQueryLanes))) {}
+      query_lanes(round_up(std::max(kTaskLanes, c.kv_heads > 0 ? c.heads / c.kv_heads : 1), kStripLanes)) {}
 
 template <class F>
 void CpuOps::for_buffers(const Plan& p, F f) {
@@ -97,9 +97,13 @@ void CpuOps::for_local_buffers(const Plan& p, F f) {
   f(&Local::ring, size_t{kConvTaps - 1} * kConvBlock);
   f(&Local::query, size_t(p.query_lanes) * kHeadDim);
   f(&Local::query_o, size_t(p.query_lanes) * kHeadDim);
+  f(&Local::strip_o, size_t(p.query_lanes) * kHeadDim);
+  f(&Local::keys, size_t{kPage} * kHeadDim);
+  f(&Local::values, size_t{kPage} * kHeadDim);
   f(&Local::peaks, size_t(p.query_lanes));
   f(&Local::totals, size_t(p.query_lanes));
-  f(&Local::scores, size_t{kPage} * kQueryLanes);
+  f(&Local::scores, size_t{kPage} * kStripLanes);
+  f(&Local::visible, size_t(p.query_lanes));
 }
 
 CpuOps::CpuOps(const ModelConfig& config, Pool& pool, const KernelTable& kernels, int max_rows)

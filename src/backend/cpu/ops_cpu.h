@@ -65,7 +65,7 @@ class CpuOps {
     int inner_width;            // columns of an expert's inner activations, routed or shared
     int slots;                  // (token, expert) pairs of a pass, the shared expert included
     int code_rows, code_slots;  // rows of int8 codes, all planes
-    int query_lanes;            // query rows of one attention task, padded to whole vectors
+    int query_lanes;            // query rows of one attention task, padded to whole strips
   };
 
   // Scratch of one thread.
@@ -77,7 +77,10 @@ class CpuOps {
         state;                     // delta rule: [kScanBlock][128] twice, alpha, beta and k·q, a dense [128][32] of S
     Buffer<float> ring;            // convolution: [3][kConvBlock]
     Buffer<float> query, query_o;  // attention: [lanes][256] twice
+    Buffer<float> strip_o;         // strips of [256][32]; query holds such, too, when a task is taken in strips
+    Buffer<float> keys, values;    // a page as f32: [64][256]
     Buffer<float> peaks, totals, scores;
+    Buffer<int32_t> visible;
   };
 
   // Input of a product: f32 rows and, where a route wants them, the same rows as int8: x ≈ Σ of the planes.
@@ -103,8 +106,13 @@ class CpuOps {
     const Run<State>* run;
     int kv_head, first_token, tokens;
     int first_page, end_page;
-    int slot;   // where its partial result goes; −1: it is the only part and writes the output
-    int parts;  // how many tasks, this one first, make up the result; 0: not the first
+    int part, parts;  // which of how many tasks that make up the result of these rows
+    int slot;         // where the partial result of part 0 goes, the others follow; unused for a single part
+  };
+  // Running sums of the query rows ("lanes") of a task. A lane is token·group + head within the group.
+  struct Sums {
+    float *peak, *total;  // [lanes]
+    float* o;             // [lanes][256]
   };
 
   // f(member, size) for every shared buffer, f(Local::member, size) for every buffer of a thread: allocates them, or
@@ -136,8 +144,14 @@ class CpuOps {
 
   void append_kv(const Run<State>& run, int token, Matrix k, Matrix v, int layer) const;
   void plan_attention(const Batch<State>& b);
-  void attend_task(const AttendTask& task, Matrix qg, int layer, Matrix o, Local& local);
-  void merge_parts(const AttendTask& first, Matrix qg, Matrix o);
+  int group() const { return config_.heads / config_.kv_heads; }
+  Sums part_sums(const AttendTask& task, int part) const;
+  int visible_lanes(const AttendTask& task, int page, int first, int count, int32_t* visible) const;
+  const float* query_row(const AttendTask& task, int lane, Matrix qg) const;
+  void attend_task(const AttendTask& task, Matrix qg, int layer, Matrix o, Local& local) const;
+  void attend_lanes(const AttendTask& task, Matrix qg, int layer, const Sums& sums, Local& local) const;
+  void attend_strips(const AttendTask& task, Matrix qg, int layer, const Sums& sums, Local& local) const;
+  void merge_parts(const AttendTask& task, Matrix qg, Matrix o) const;
   void write_attended(const AttendTask& task, int lane, float total, const float* sum, Matrix qg, Matrix o) const;
   void norm_rope_row(int row, int position, Matrix qg, Matrix k, Vec q_norm, Vec k_norm);
 

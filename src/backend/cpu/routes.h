@@ -65,7 +65,6 @@ inline constexpr int kConvBlock = 512;
 
 // Tokens whose normalised q and k a task of the delta rule holds at a time.
 inline constexpr int kScanBlock = 64;
-inline constexpr int kScanColumns = 32;
 // Delta rule: from this many tokens on, 32 columns of the state are copied to a dense 16 KiB that stays in L1; below,
 // it is used in place.
 inline constexpr int kDenseStateFrom = 4;
@@ -73,10 +72,17 @@ constexpr bool dense_state(int count) {
   return count >= kDenseStateFrom;
 }
 
-// Attention: tokens of one run that share a task, so that their query rows (tokens × group) fill about 32 lanes per
-// page.
+// Attention: tokens of one run that share a task, so that their query rows (tokens × group) make up to four strips and
+// the page is converted once for all of them.
+inline constexpr int kTaskLanes = 128;
 constexpr int query_tokens(int group, int count) {
-  return std::clamp(32 / group, 1, std::max(1, count));
+  return std::clamp(kTaskLanes / group, 1, std::max(1, count));
+}
+// Query rows of a task are taken in strips of 32 when there are enough of them to pay for the padding and for the
+// conversion of the page; else eight at a time.
+inline constexpr int kStripsFrom = 25;
+constexpr bool in_strips(int lanes) {
+  return lanes >= kStripsFrom;
 }
 // Into how many parts the pages of one task are split, so that few long contexts still keep many threads busy. Depends
 // on the batch only, not on the number of threads: results are the same for any.

@@ -365,46 +365,63 @@ TEST_P(Kernels, DeltaScan) {
   }
 }
 
-TEST_P(Kernels, AttendPage) {
-  Guarded<uint16_t> keys(kPage * kHeadDim), values(kPage * kHeadDim);
-  for (const int span : {1, 2, 63, 64}) {
-    Guarded<float> q(8 * kHeadDim), peak(8), total(8), o(8 * kHeadDim), scores(64 * 8);
-    fill_normal(random, {q.data(), q.size()}, 0.2);
-    std::ranges::fill(peak, -INFINITY);
-    std::ranges::fill(total, 0.0f);
-    std::ranges::fill(o, 0.0f);
-    int32_t visible[8];
-    for (int r = 0; r < 8; ++r) visible[r] = std::max(0, span - r);  // some rows see nothing
-    // Two pages one after the other: the second rescales the first.
-    std::vector<double> sums(8 * kHeadDim), totals(8);
-    for (int page = 0; page < 2; ++page) {
-      for (size_t i = 0; i < keys.size(); ++i) {
-        // Rows past `span` hold NaN: they may be read but never counted.
-        const bool live = static_cast<int>(i) / kHeadDim < span;
-        keys[i] = live ? to_bf16(static_cast<float>(random.normal())).bits : 0x7fff;
-        values[i] = live ? to_bf16(static_cast<float>(random.normal())).bits : 0x7fff;
-      }
-      k.attend_page(q.data(), keys.data(), values.data(), visible, span, peak.data(), total.data(), o.data(),
-                    scores.data());
-      for (int r = 0; r < 8; ++r) {
-        for (int t = 0; t < visible[r]; ++t) {
-          double s = 0;
-          for (int d = 0; d < kHeadDim; ++d) s += double{q[r * kHeadDim + d]} * to_f32(bf16{keys[t * kHeadDim + d]});
-          totals[r] += std::exp(s);
-          for (int d = 0; d < kHeadDim; ++d)
-            sums[r * kHeadDim + d] += std::exp(s) * to_f32(bf16{values[t * kHeadDim + d]});
+// Both forms of attention: rows of q one after the other, with the page in bf16, and strips of 32 with a page in f32.
+// Two pages one after the other: the second rescales the first.
+TEST_P(Kernels, AttendPageAndStrip) {
+  for (const bool strip : {false, true}) {
+    const int lanes = strip ? kStripLanes : kQueryLanes;
+    const int lane_step = strip ? 1 : kHeadDim, dim_step = strip ? kStripLanes : 1;
+    Guarded<uint16_t> keys(kPage * kHeadDim), values(kPage * kHeadDim);
+    Guarded<float> wide_keys(kPage * kHeadDim), wide_values(kPage * kHeadDim);
+    for (const int span : {1, 2, 5, 13, 63, 64}) {
+      Guarded<float> q(lanes * kHeadDim), peak(lanes), total(lanes), o(lanes * kHeadDim), scores(kPage * lanes);
+      fill_normal(random, {q.data(), q.size()}, 0.2);
+      std::ranges::fill(peak, -INFINITY);
+      std::ranges::fill(total, 0.0f);
+      std::ranges::fill(o, 0.0f);
+      std::vector<int32_t> visible(lanes);
+      for (int r = 0; r < lanes; ++r) visible[r] = std::max(0, span - r);  // some rows see nothing
+      std::vector<double> sums(lanes * kHeadDim), totals(lanes);
+      for (int page = 0; page < 2; ++page) {
+        for (size_t i = 0; i < keys.size(); ++i) {
+          // Rows past `span` hold NaN: they may be read but never counted.
+          const bool live = static_cast<int>(i) / kHeadDim < span;
+          keys[i] = live ? to_bf16(static_cast<float>(random.normal())).bits : 0x7fff;
+          values[i] = live ? to_bf16(static_cast<float>(random.normal())).bits : 0x7fff;
+          wide_keys[i] = to_f32(bf16{keys[i]});
+          wide_values[i] = to_f32(bf16{values[i]});
+        }
+        if (strip) {
+          k.attend_strip(q.data(), wide_keys.data(), wide_values.data(), visible.data(), span, peak.data(),
+                         total.data(), o.data(), scores.data());
+        } else {
+          k.attend_page(q.data(), keys.data(), values.data(), keys.data(), visible.data(), span, peak.data(),
+                        total.data(), o.data(), scores.data());
+        }
+        for (int r = 0; r < lanes; ++r) {
+          for (int t = 0; t < visible[r]; ++t) {
+            double s = 0;
+            for (int d = 0; d < kHeadDim; ++d) {
+              s += double{q[r * lane_step + d * dim_step]} * wide_keys[t * kHeadDim + d];
+            }
+            totals[r] += std::exp(s);
+            for (int d = 0; d < kHeadDim; ++d) sums[r * kHeadDim + d] += std::exp(s) * wide_values[t * kHeadDim + d];
+          }
         }
       }
-    }
-    for (int r = 0; r < 8; ++r) {
-      if (visible[r] == 0) {
-        EXPECT_EQ(total[r], 0);
-        continue;
+      for (int r = 0; r < lanes; ++r) {
+        if (visible[r] == 0) {
+          EXPECT_EQ(total[r], 0);
+          continue;
+        }
+        // A score errs by at most 68u·Σ|q||k| (chains of 64, four of them added), and Σ|q||k| is about 256·0.2·0.64;
+        // p errs by e to that; the rest is a convex sum of |v| ≤ 5.
+        const double tolerance = 5 * (2 * 68 * kUlp * 256 * 0.2 + 200 * kUlp);
+        for (int d = 0; d < kHeadDim; ++d) {
+          EXPECT_NEAR(o[r * lane_step + d * dim_step] / total[r], sums[r * kHeadDim + d] / totals[r], tolerance)
+              << (strip ? "strip " : "page ") << span;
+        }
       }
-      // A score errs by 40u·Σ|q||k|, below 40u·256·0.2·0.8·…; p by e to that; the rest is a convex sum of |v| ≤ 5.
-      const double tolerance = 5 * (2 * 40 * kUlp * 256 * 0.2 + 200 * kUlp);
-      for (int d = 0; d < kHeadDim; ++d)
-        EXPECT_NEAR(o[r * kHeadDim + d] / total[r], sums[r * kHeadDim + d] / totals[r], tolerance);
     }
   }
 }

@@ -208,8 +208,8 @@ TEST_P(Verbs, Attend) {
     v.randomise(random, 1, true);
     cpu.attend(qg.cpu, key.cpu, v.cpu, b.cpu, layer, o.cpu);
     ref.attend(qg.ref, key.ref, v.ref, b.ref, layer, o.ref);
-    // Scores err by 40u·Σ|q||k|/16, about 40u·10; weights by e to that; the sums over T positions by T·u at most.
-    const double tolerance = (800 + positions[0] + counts[0]) * kUlp * v.largest();
+    // Scores err by 68u·Σ|q||k|/16, about 68u·10; weights by e to twice that; the sums over T positions by T·u at most.
+    const double tolerance = (1400 + positions[0] + counts[0]) * kUlp * v.largest();
     EXPECT_LE(o.largest_error(), tolerance) << round;
     EXPECT_LE(o.error(), 1e-11);
     for (size_t s = 0; s < counts.size(); ++s) positions[s] += counts[s];
@@ -230,7 +230,7 @@ TEST_P(Verbs, Attend) {
     }
   }
   for (const int count : {1, 5, 31}) {
-    ASSERT_GT(page_parts(query_tokens(3, count) * config.kv_heads, position / kPage), 1);
+    ASSERT_GT(page_parts(config.kv_heads, position / kPage), 1);
     const int counts[] = {count}, at[] = {position};
     const auto b = batch(counts, at);
     Twin qg(count, config.heads * 2 * kHeadDim), key(count, config.kv_heads * kHeadDim),
@@ -240,7 +240,7 @@ TEST_P(Verbs, Attend) {
     v.randomise(random, 1, true);
     cpu.attend(qg.cpu, key.cpu, v.cpu, b.cpu, layer, o.cpu);
     ref.attend(qg.ref, key.ref, v.ref, b.ref, layer, o.ref);
-    EXPECT_LE(o.largest_error(), (800 + position) * kUlp * v.largest()) << count;
+    EXPECT_LE(o.largest_error(), (1400 + position) * kUlp * v.largest()) << count;
     position += count;
   }
 }

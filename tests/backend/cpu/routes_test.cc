@@ -41,9 +41,11 @@ TEST(Routes, DeltaRuleAtTheEdges) {
 
 TEST(Routes, AttentionIsSplitByTheBatchAlone) {
   static_assert(query_tokens(8, 1) == 1);
-  static_assert(query_tokens(8, 512) == 4);
-  static_assert(query_tokens(3, 512) == 10);
-  static_assert(query_tokens(64, 512) == 1);
+  static_assert(query_tokens(8, 512) == 16);
+  static_assert(query_tokens(3, 512) == 42);
+  static_assert(query_tokens(200, 512) == 1);
+  static_assert(!in_strips(8) && !in_strips(kStripsFrom - 1));
+  static_assert(in_strips(kStripsFrom) && in_strips(kTaskLanes));
   static_assert(page_parts(2, 1) == 1);
   static_assert(page_parts(2, 15) == 1);
   static_assert(page_parts(2, 16) == 2);
