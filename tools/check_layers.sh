@@ -15,7 +15,8 @@ declare -A may=(
   [backend/cpu]='base quant formats ops model'
   [convert]='base quant formats ops model text'
   [engine]='base quant formats ops model text backend/reference backend/cpu'
-  [app]='base quant formats ops model text backend/cpu engine convert'
+  [bench]='base quant formats ops model text backend/cpu engine'
+  [app]='base quant formats ops model text backend/cpu engine convert bench'
 )
 
 bad=0

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "app/ceilings.h"
 #include "app/command.h"
 #include "app/console.h"
 #include "app/model_options.h"
@@ -14,6 +13,7 @@
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "base/progress.h"
+#include "bench/ceilings.h"
 #include "engine/runner.h"
 #include "formats/checkpoint.h"
 #include "model/weights.h"

@@ -29,5 +29,6 @@ void add_eval(CLI::App& app, Run& run);
 void add_run(CLI::App& app, Run& run);
 void add_chat(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
+void add_bench(CLI::App& app, Run& run);
 
 }  // namespace calla

@@ -21,6 +21,7 @@ int main_checked(int argc, char** argv) {
   add_run(*app.add_subcommand("run", "Answer one prompt"), run);
   add_chat(*app.add_subcommand("chat", "Talk to the model"), run);
   add_doctor(*app.add_subcommand("doctor", "Examine the machine, the kernels and the model"), run);
+  add_bench(*app.add_subcommand("bench", "Measure speeds against what the machine can do, and against others"), run);
   add_eval(*app.add_subcommand("eval", "Measure what the model computes"), run);
   add_render(*app.add_subcommand("render", "Show the prompt that a chat request becomes"), run);
   add_quantize(*app.add_subcommand("quantize", "Turn a bf16 checkpoint into the 4-bit form that runs"), run);

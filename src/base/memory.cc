@@ -1,8 +1,10 @@
 #include "base/memory.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <string>
 
 namespace calla {
@@ -10,15 +12,17 @@ namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
-uint64_t meminfo(const std::string& key) {
-  std::ifstream file("/proc/meminfo");
-  std::string name, unit;
-  uint64_t kib = 0;
-  while (file >> name >> kib) {
-    if (name == key + ":") return kib * 1024;
-    std::getline(file, unit);
+// The value of a line "key:  123 kB", in bytes.
+std::optional<uint64_t> kib_field(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string name, rest; file >> name && std::getline(file, rest);) {
+    if (name == key + ":") return std::strtoull(rest.c_str(), nullptr, 10) * 1024;
   }
-  return kNoLimit;
+  return std::nullopt;
+}
+
+uint64_t meminfo(const std::string& key) {
+  return kib_field("/proc/meminfo", key).value_or(kNoLimit);
 }
 
 uint64_t cgroup(const char* path) {
@@ -48,6 +52,11 @@ uint64_t available_memory() {
 
 uint64_t total_memory() {
   return std::min(meminfo("MemTotal"), cgroup("/sys/fs/cgroup/memory.max"));
+}
+
+ProcessMemory process_memory() {
+  constexpr const char* kStatus = "/proc/self/status";
+  return {kib_field(kStatus, "RssAnon").value_or(0), kib_field(kStatus, "VmRSS").value_or(0)};
 }
 
 }  // namespace calla

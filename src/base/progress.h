@@ -34,6 +34,8 @@ class Progress {
 
 // 1536 → "1.5 KiB".
 std::string format_bytes(uint64_t bytes);
+// 131072 → "131,072".
+std::string format_count(uint64_t n);
 // 75 s → "1m15s".
 std::string format_duration(double seconds);
 

@@ -10,6 +10,7 @@
 #include "base/pool.h"
 #include "base/progress.h"
 #include "engine/host_runner.h"
+#include "ops/profiled_ops.h"
 
 namespace calla {
 namespace {
@@ -81,12 +82,17 @@ Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, co
                             format_bytes(needed), format_bytes(available), options.context));
   }
   if (options.backend == RunnerOptions::Backend::kReference) {
+    if (options.profile != nullptr) return fail(Error::Code::kUnsupported, "only the cpu backend can be profiled");
     auto op = std::make_unique<ReferenceOps>(config);
     return std::make_unique<HostRunner<ReferenceOps>>(std::move(model), std::move(op), options);
   }
   CALLA_ASSIGN(const KernelTable* table, select_table(options.cpu_isa));
   model->pool = std::make_unique<Pool>(options.threads);
   auto op = std::make_unique<CpuOps>(config, *model->pool, *table, options.chunk);
+  if (options.profile != nullptr) {
+    auto profiled = std::make_unique<ProfiledOps<CpuOps>>(std::move(op), *options.profile);
+    return std::make_unique<HostRunner<ProfiledOps<CpuOps>>>(std::move(model), std::move(profiled), options);
+  }
   return std::make_unique<HostRunner<CpuOps>>(std::move(model), std::move(op), options);
 }
 

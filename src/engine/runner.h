@@ -12,6 +12,8 @@
 
 namespace calla {
 
+struct Profile;
+
 // A sequence: the tokens that have gone through the model and the state they left. Made by a Runner, and only for that
 // Runner. Destroying it frees its memory; the Runner must outlive it.
 class Sequence {
@@ -40,6 +42,9 @@ struct RunnerOptions {
   int context = 4096;   // most positions of one sequence; sets the size of the page pool
   int sequences = 1;    // how many full contexts the page pool holds
   int chunk = 512;      // most rows of one pass; longer prompts go in chunks
+  // Where the time, bytes and multiplications of each verb are added up; only the cpu backend can. Must outlive the
+  // runner. Null: nothing is timed.
+  Profile* profile = nullptr;
 };
 
 // The one virtual seam of the engine: everything above it (server, chat, sampler) sees tokens and logits, never a

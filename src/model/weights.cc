@@ -294,8 +294,20 @@ std::optional<Mtp> bind_mtp(Binder& b, const ModelConfig& c) {
   return std::nullopt;
 }
 
-uint64_t bytes_of(const Mlp& m) {
-  return m.gate.bytes() + m.up.bytes() + m.down.bytes();
+// f for every matrix of a layer that one token is multiplied with; for an expert, f gets the whole block.
+template <class F>
+void for_each_product(const Layer& layer, const F& f) {
+  if (layer.attends) {
+    const Attention& w = layer.attn;
+    for (const Linear* m : {&w.q, &w.k, &w.v, &w.o}) f(*m);
+  } else {
+    const DeltaNet& w = layer.gdn;
+    for (const Linear* m : {&w.qkv, &w.z, &w.b, &w.a, &w.out}) f(*m);
+  }
+  f(layer.moe.router);
+  for (int i = 0; i < layer.moe.top_k; ++i) f(layer.moe.experts.front());
+  f(layer.moe.shared);
+  f(layer.moe.shared_gate);
 }
 
 }  // namespace
@@ -303,20 +315,19 @@ uint64_t bytes_of(const Mlp& m) {
 uint64_t Weights::bytes_per_token() const {
   uint64_t bytes = head.bytes();
   for (const Layer& layer : layers) {
-    if (layer.attends) {
-      const Attention& w = layer.attn;
-      bytes +=
-          w.q.bytes() + w.k.bytes() + w.v.bytes() + w.o.bytes() + sizeof(bf16) * (w.q_norm.size() + w.k_norm.size());
-    } else {
-      const DeltaNet& w = layer.gdn;
-      bytes += w.qkv.bytes() + w.z.bytes() + w.b.bytes() + w.a.bytes() + w.out.bytes() +
-               sizeof(bf16) * (w.conv.size() + w.A_log.size() + w.dt_bias.size() + w.norm.size());
-    }
-    const Moe& moe = layer.moe;
-    bytes +=
-        moe.router.bytes() + moe.top_k * bytes_of(moe.experts.front()) + bytes_of(moe.shared) + moe.shared_gate.bytes();
+    for_each_product(layer, [&](const auto& w) { bytes += w.bytes(); });
+    const Attention& a = layer.attn;
+    const DeltaNet& d = layer.gdn;
+    bytes += sizeof(bf16) * (layer.attends ? a.q_norm.size() + a.k_norm.size()
+                                           : d.conv.size() + d.A_log.size() + d.dt_bias.size() + d.norm.size());
   }
   return bytes;
+}
+
+uint64_t Weights::macs_per_token() const {
+  uint64_t macs = 0;
+  for (const Layer& layer : layers) for_each_product(layer, [&](const auto& w) { macs += w.macs(); });
+  return macs;
 }
 
 Result<Weights> bind_weights(const Checkpoint& checkpoint) {

@@ -60,6 +60,9 @@ struct Weights {
   // Bytes of weights that one decoded token reads, as stored: what memory bandwidth bounds decode by. Leaves out the
   // embedding row and the layer norms (0.02 %).
   uint64_t bytes_per_token() const;
+  // Multiplications of one token of a prompt with the weights: what the int8 rate bounds prefill by. Leaves out the
+  // head, which a prompt needs for its last token only.
+  uint64_t macs_per_token() const;
 };
 
 // Finds every tensor that the config asks for, checks dtype and shape, and refuses tensors that it does not know

@@ -28,6 +28,8 @@ struct Linear {
   int groups() const { return in / kGroup; }
   // Bytes that a product with one vector reads.
   size_t bytes() const { return out * (row_bytes() + (format == Format::kBf16 ? 0 : size_t{4} * groups())); }
+  // Multiplications of a product with one vector.
+  uint64_t macs() const { return uint64_t(out) * in; }
   // Rows [first, first+count) as a matrix of their own.
   Linear rows(int first, int count) const {
     Linear part = *this;
@@ -66,6 +68,8 @@ void dequantize_row(const Linear& w, int r, std::span<T> row) {
 // A SwiGLU block: down · (silu(gate·x) ⊙ up·x).
 struct Mlp {
   Linear gate, up, down;
+  size_t bytes() const { return gate.bytes() + up.bytes() + down.bytes(); }
+  uint64_t macs() const { return gate.macs() + up.macs() + down.macs(); }
 };
 
 // Mixture of experts with one shared expert behind a sigmoid gate.

@@ -47,6 +47,14 @@ TEST(Errors, UsageIsExitCode2) {
       {{"run", "--file", "a", "x"}, "once"},
       {{"chat", "--top-p", "nan"}, "top_p"},
       {{"chat", "--turbo"}, "--turbo"},
+      {{"bench", "--contexts", "0"}, "--contexts"},
+      {{"bench", "--contexts", "256,many"}, "--contexts"},
+      {{"bench", "--rounds", "1"}, "--rounds"},
+      {{"bench", "--tolerance", "-1"}, "--tolerance"},
+      {{"bench", "--depth", "512"}, "--prompt"},
+      {{"bench", "--prompt", "512"}, "--depth"},
+      {{"bench", "--depth", "5", "--prompt", "5", "--svg", "x.svg"}, "--svg"},
+      {{"bench", "--profile", "--backend", "reference"}, "--profile"},
       {{"eval"}, "subcommand"},
       {{"eval", "logits", "--out", "x"}, "--ids"},
   };
@@ -90,8 +98,12 @@ TEST(Errors, BadInputFiles) {
 }
 
 TEST(Errors, HelpTeaches) {
-  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {"--help"}, {"run", "--help"}, {"chat", "--help"}, {"doctor", "--help"}, {"eval", "logits", "--help"}}) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{"--help"},
+                                                                                    {"run", "--help"},
+                                                                                    {"chat", "--help"},
+                                                                                    {"doctor", "--help"},
+                                                                                    {"bench", "--help"},
+                                                                                    {"eval", "logits", "--help"}}) {
     const Ran ran = run_program(args);
     EXPECT_EQ(ran.code, 0);
     EXPECT_EQ(ran.err, "");

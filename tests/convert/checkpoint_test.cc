@@ -337,6 +337,11 @@ TEST(FullShape, BindsAndCounts) {
   const auto weights = bind_weights(*checkpoint);
   ASSERT_TRUE(weights) << weights.error().message;
   EXPECT_EQ(weights->bytes_per_token(), 1'669'228'800u);
+  // By hand: attention 8192 + 2·512 rows and 2048·4096; delta net 8192 + 4096 + 64 rows and 2048·4096; router 256 + 1
+  // rows; nine experts of 3·512 rows.
+  constexpr uint64_t kAttention = (8192 + 2 * 512 + 4096) * 2048, kDelta = (8192 + 4096 + 64 + 4096) * 2048;
+  constexpr uint64_t kExperts = (256 + 1 + 9 * 3 * 512) * 2048;
+  EXPECT_EQ(weights->macs_per_token(), 10 * kAttention + 30 * kDelta + 40 * kExperts);
   EXPECT_EQ(weights->config.attention_layers(), 10);
 }
 

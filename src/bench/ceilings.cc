@@ -1,4 +1,4 @@
-#include "app/ceilings.h"
+#include "bench/ceilings.h"
 
 #include <fmt/format.h>
 
