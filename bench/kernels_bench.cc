@@ -146,11 +146,18 @@ void GemvInCache(benchmark::State& state) {
 }
 BENCHMARK(GemvInCache)->Arg(1)->Arg(2);
 
+// A tile of the table's own shape.
+struct TileShape {
+  int rows = table().tile_rows, groups = table().tile_groups, cols = groups * kGroup;
+};
+
 void ExpandTile(benchmark::State& state) {
   static Heap heap(1 << 20);
-  static const Linear w = heap.cut(Linear::Format::kAffine4, 16, 1024);
+  const TileShape shape;
+  static const Linear w = heap.cut(Linear::Format::kAffine4, shape.rows, shape.cols);
   const auto bytes = [](const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); };
-  const WeightRows rows = {bytes(w.weight), bytes(w.scales), bytes(w.biases), 512, 32, 16, 16};
+  const WeightRows rows = {bytes(w.weight),  bytes(w.scales), bytes(w.biases), shape.cols / 2,
+                           2 * shape.groups, shape.rows,      shape.groups};
   const auto tile = std::make_unique<WeightTile>();
   for (auto _ : state) {
     table().expand_tile(rows, tile.get());
@@ -162,20 +169,21 @@ BENCHMARK(ExpandTile);
 
 void TileProduct(benchmark::State& state) {
   const int m = static_cast<int>(state.range(0));
+  const TileShape shape;
   const auto tile = std::make_unique<WeightTile>();
   std::memset(tile.get(), 1, sizeof *tile);
-  Buffer<int8_t> codes(size_t(m) * 1024);
-  Buffer<float> scales(size_t(m) * 16), y(size_t(m) * 16);
+  Buffer<int8_t> codes(size_t(m) * shape.cols);
+  Buffer<float> scales(size_t(m) * shape.groups), y(size_t(m) * shape.rows);
   std::vector<int32_t> index(m);
   std::iota(index.begin(), index.end(), 0);
-  const QuantRows x = {codes.data(), scales.data(), scales.data(), 1024, 16};
+  const QuantRows x = {codes.data(), scales.data(), scales.data(), shape.cols, shape.groups};
   for (auto _ : state) {
-    table().tile_product(*tile, 16, 16, x, 0, index.data(), m, true, y.data(), 16);
+    table().tile_product(*tile, shape.rows, shape.groups, x, 0, index.data(), m, true, y.data(), shape.rows);
     benchmark::ClobberMemory();
   }
-  rates(state, 0, 16.0 * 1024 * m);
+  rates(state, 0, double(shape.rows) * shape.cols * m);
 }
-BENCHMARK(TileProduct)->Arg(1)->Arg(2)->Arg(16)->Arg(128);
+BENCHMARK(TileProduct)->Arg(1)->Arg(2)->Arg(5)->Arg(8)->Arg(16)->Arg(128);
 
 void DeltaScan(benchmark::State& state) {
   const int m = static_cast<int>(state.range(0));

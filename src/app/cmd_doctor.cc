@@ -51,7 +51,7 @@ std::string features(const CpuInfo& cpu) {
     if (has) out += (out.empty() ? "" : ", ") + std::string(name);
   };
   add(cpu.avx2, "AVX2");
-  add(cpu.avx512_vnni, "AVX-512 VNNI");
+  add(cpu.avx512, "AVX-512 VNNI");
   add(cpu.neon_dotprod, "NEON dotprod");
   add(cpu.neon_i8mm, "NEON i8mm");
   return out.empty() ? "none that Calla looks for" : out;

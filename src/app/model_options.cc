@@ -28,9 +28,10 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->type_name("N")
       ->check(CLI::Range(1, 64))
       ->group(kGroup);
-  app.add_option("--cpu-isa", o.runner.cpu_isa, "Force one set of kernels: scalar or avx2 (default: the best one)")
+  app.add_option("--cpu-isa", o.runner.cpu_isa,
+                 "Force one set of kernels: scalar, avx2 or avx512 (default: the best one)")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"scalar", "avx2"}))
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512"}))
       ->group(kGroup);
   app.add_option("--backend", o.backend, "cpu, or reference: 64-bit floating point, exact and very slow")
       ->type_name("NAME")

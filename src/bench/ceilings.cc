@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "backend/cpu/kernels.h"
@@ -116,33 +117,38 @@ double measure_read_bandwidth(Pool& pool) {
 
 Result<double> measure_int8_rate(Pool& pool, const std::string& isa) {
   CALLA_ASSIGN(const KernelTable* table, select_table(isa));
-  constexpr int kTokens = 64, kRepeat = 60, kCols = kTileGroups * kGroup;
+  constexpr int kTokens = 64, kRepeat = 60;
+  const int rows = table->tile_rows, groups = table->tile_groups, cols = groups * kGroup;
   struct Work {
     WeightTile tile{};
-    std::vector<int8_t> codes = std::vector<int8_t>(size_t{kTokens} * kCols, 1);
-    std::vector<float> scales = std::vector<float>(size_t{kTokens} * kTileGroups, 1), sums = scales;
-    std::vector<int32_t> index = std::vector<int32_t>(kTokens);
-    std::vector<float> y = std::vector<float>(size_t{kTokens} * kTileRows);
+    std::vector<int8_t> codes;
+    std::vector<float> scales, sums, y;
+    std::vector<int32_t> index;
   };
   std::vector<std::unique_ptr<Work>> works;
   for (int t = 0; t < pool.threads(); ++t) {
-    works.push_back(std::make_unique<Work>());
-    for (int i = 0; i < kTokens; ++i) works.back()->index[i] = i;
+    Work& w = *works.emplace_back(std::make_unique<Work>());
+    w.codes.assign(size_t{kTokens} * cols, 1);
+    w.scales.assign(size_t{kTokens} * groups, 1);
+    w.sums = w.scales;
+    w.y.resize(size_t{kTokens} * rows);
+    w.index.resize(kTokens);
+    std::iota(w.index.begin(), w.index.end(), 0);
   }
   double best = 1e9;
   for (int pass = 0; pass < 5; ++pass) {
-    best = std::min(best, seconds([&] {
-                      pool.run(pool.threads(), [&](int t) {
-                        Work& w = *works[t];
-                        const QuantRows x{w.codes.data(), w.scales.data(), w.sums.data(), kCols, kTileGroups};
-                        for (int i = 0; i < kRepeat; ++i) {
-                          table->tile_product(w.tile, kTileRows, kTileGroups, x, 0, w.index.data(), kTokens, true,
-                                              w.y.data(), kTileRows);
-                        }
-                      });
-                    }));
+    best =
+        std::min(best, seconds([&] {
+                   pool.run(pool.threads(), [&](int t) {
+                     Work& w = *works[t];
+                     const QuantRows x{w.codes.data(), w.scales.data(), w.sums.data(), cols, groups};
+                     for (int i = 0; i < kRepeat; ++i) {
+                       table->tile_product(w.tile, rows, groups, x, 0, w.index.data(), kTokens, true, w.y.data(), rows);
+                     }
+                   });
+                 }));
   }
-  return double{kTileRows} * kCols * kTokens * kRepeat * pool.threads() / best;
+  return double(rows) * cols * kTokens * kRepeat * pool.threads() / best;
 }
 
 Result<std::string> test_kernels() {

@@ -38,7 +38,7 @@ struct RunnerOptions {
   enum class Backend : uint8_t { kCpu, kReference };
   Backend backend = Backend::kCpu;
   int threads = 0;      // 0: as many as the process may use
-  std::string cpu_isa;  // "", "scalar", "avx2": force a kernel table
+  std::string cpu_isa;  // "": the best kernel table; else the one to force (select_table)
   int context = 4096;   // most positions of one sequence; sets the size of the page pool
   int sequences = 1;    // how many full contexts the page pool holds
   int chunk = 512;      // most rows of one pass; longer prompts go in chunks

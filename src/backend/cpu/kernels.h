@@ -42,14 +42,16 @@ struct QuantRows {
 // A group whose largest magnitude is below this counts as zero: 127 over it would overflow.
 inline constexpr float kQuantZero = 1e-36f;
 
-// A tile of 16 weight rows by up to 16 groups, expanded from nibbles to bytes and turned so that one vector holds four
-// neighbouring codes of several rows. About 18 KiB: it stays in L1 while every token of a block meets it.
-inline constexpr int kTileRows = 16;
-inline constexpr int kTileGroups = 16;
+// A tile of weights, expanded from nibbles to bytes and turned so that one vector holds four neighbouring codes of
+// several rows. It has 16 blocks of one group of 16 rows each: 16 rows × 16 groups, or 32 rows × 8 groups, whichever
+// its table prefers. About 18 KiB: it stays in L1 while every token of a pass meets it.
+inline constexpr int kBlockRows = 16;
+inline constexpr int kTileBlocks = 16;
 struct WeightTile {
-  alignas(64) uint8_t codes[kTileGroups][16][kTileRows][4];  // [group][quad of the QuantRows order][row][4]
-  alignas(64) float scales[kTileGroups][kTileRows];
-  alignas(64) float biases[kTileGroups][kTileRows];
+  // [block][quad of the QuantRows order][row][4]; a group's blocks, one or two, are neighbours.
+  alignas(64) uint8_t codes[kTileBlocks][16][kBlockRows][4];
+  alignas(64) float scales[kTileBlocks][kBlockRows];
+  alignas(64) float biases[kTileBlocks][kBlockRows];
 };
 
 // Query rows of one block of attention, eight at a time; see attend_page.
@@ -61,6 +63,8 @@ inline constexpr int kScanColumns = 32;
 
 struct KernelTable {
   const char* isa;
+  int tile_rows;    // of a WeightTile: 16 or 32
+  int tile_groups;  // 16 or 8
 
   // y = x · (mean(x²) + eps)^-½ ⊙ gamma. y may be x.
   void (*rmsnorm)(const float* x, const float* gamma, float eps, int n, float* y) noexcept;
@@ -106,7 +110,8 @@ struct KernelTable {
   // As gemv_q4, with quantised activations: exact in int32 inside a group, f32 across groups. For few tokens.
   void (*gemv_q4_int8)(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
                        int64_t y_stride) noexcept;
-  // Fills a tile from w.rows (1..16) rows and w.groups (1..16) groups; missing rows repeat the last one.
+  // Fills a tile from w.rows (1..tile_rows) rows and w.groups (1..tile_groups) groups; missing rows repeat the last
+  // one.
   void (*expand_tile)(const WeightRows& w, WeightTile* tile) noexcept;
   // y[t·y_stride + r] += Σ over the tile's groups, for r < rows; the activations' groups start at first_group. `first`
   // overwrites y instead.
@@ -145,5 +150,7 @@ struct KernelTable {
 
 extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;  // only in builds for x86-64
+// Replaces the kernels of kAvx2Kernels that AVX-512 does better. Only in builds for x86-64.
+void use_avx512_kernels(KernelTable* table) noexcept;
 
 }  // namespace calla

@@ -218,6 +218,8 @@ void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, c
 
 const KernelTable kAvx2Kernels = {
     .isa = "avx2",
+    .tile_rows = kBlockRows,
+    .tile_groups = kTileBlocks,
     .rmsnorm = rmsnorm,
     .add_rmsnorm = add_rmsnorm,
     .gated_rmsnorm = gated_rmsnorm,

@@ -181,7 +181,7 @@ void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index,
 
 void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
   for (int g = 0; g < w.groups; ++g) {
-    for (int i = 0; i < kTileRows; ++i) {
+    for (int i = 0; i < kBlockRows; ++i) {
       const int r = std::min(i, w.rows - 1);
       const uint8_t* bytes = w.weight + r * w.weight_stride + g * (kGroup / 2);
       for (int b = 0; b < kGroup / 2; ++b) {
@@ -293,6 +293,8 @@ void sigmoid_all(const float* x, int n, float* y) noexcept {
 
 const KernelTable kScalarKernels = {
     .isa = "scalar",
+    .tile_rows = kBlockRows,
+    .tile_groups = kTileBlocks,
     .rmsnorm = rmsnorm,
     .add_rmsnorm = add_rmsnorm,
     .gated_rmsnorm = gated_rmsnorm,

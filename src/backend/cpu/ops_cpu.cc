@@ -225,10 +225,10 @@ void CpuOps::product(const Linear& w, int row, int rows, Product route, const In
       }
       return;
     case Product::kTileInt8:
-      for (int r = 0; r < rows; r += kTileRows) {
-        const int n = std::min(kTileRows, rows - r);
-        for (int g = 0; g < all.groups; g += kTileGroups) {
-          const WeightRows part = groups_of(rows_of(w, row + r, n), g, std::min(kTileGroups, all.groups - g));
+      for (int r = 0; r < rows; r += kernel_.tile_rows) {
+        const int n = std::min(kernel_.tile_rows, rows - r);
+        for (int g = 0; g < all.groups; g += kernel_.tile_groups) {
+          const WeightRows part = groups_of(rows_of(w, row + r, n), g, std::min(kernel_.tile_groups, all.groups - g));
           kernel_.expand_tile(part, local.tile.data());
           for (int p = 0; p < in.plane_count; ++p) {
             kernel_.tile_product(*local.tile.data(), n, part.groups, in.planes[p], g, index, count, g + p == 0, y + r,

@@ -12,11 +12,19 @@
 namespace calla {
 namespace {
 
-constexpr std::array<std::string_view, 2> kNames = {"avx2", "scalar"};
+constexpr std::array<std::string_view, 3> kNames = {"avx512", "avx2", "scalar"};
 
 std::vector<const KernelTable*> detect() {
   std::vector<const KernelTable*> tables;
 #if defined(__x86_64__)
+  if (cpu_info().avx512) {
+    static const KernelTable avx512 = [] {
+      KernelTable table = kAvx2Kernels;
+      use_avx512_kernels(&table);
+      return table;
+    }();
+    tables.push_back(&avx512);
+  }
   if (cpu_info().avx2) tables.push_back(&kAvx2Kernels);
 #endif
   tables.push_back(&kScalarKernels);

@@ -3,6 +3,8 @@
 
 #include "tests/backend/cpu/testing.h"
 
+#include <functional>
+
 #include "base/bf16.h"
 #include "ops/dims.h"
 
@@ -222,10 +224,10 @@ TEST_P(Kernels, ProductsInInt8) {
     for (const auto [out, in] : kShapes) {
       RandomLinear w(random, Linear::Format::kAffine4, out, in);
       if (extreme) std::ranges::fill(w.weight_bytes(), 0xff);
-      const int groups = in / kGroup, count = 5;
+      const int groups = in / kGroup, count = 11;
       auto x = normals(random, size_t(count + 1) * in);
       if (extreme) std::ranges::fill(x, -3.0f);
-      const int32_t index[] = {5, 1, 0, 3, 3};
+      const int32_t index[count] = {5, 1, 0, 3, 3, 11, 2, 10, 9, 4, 8};
       Guarded<int8_t> codes(x.size());
       Guarded<float> scales(x.size() / kGroup), sums(x.size() / kGroup);
       for (int t = 0; t <= count; ++t) {
@@ -236,19 +238,7 @@ TEST_P(Kernels, ProductsInInt8) {
       const int64_t stride = out + 1;
       Guarded<float> y(stride * (count - 1) + out), z(stride * (count - 1) + out);
       k.gemv_q4_int8(all_rows(w.linear), quant, index, count, y.data(), stride);
-      const auto tile = std::make_unique<WeightTile>();
-      for (int r = 0; r < out; r += kTileRows) {
-        const int rows = std::min(kTileRows, out - r);
-        for (int g = 0; g < groups; g += kTileGroups) {
-          WeightRows part = all_rows(w.linear.rows(r, rows));
-          part.weight += g * 32;
-          part.scales += 2 * g;
-          part.biases += 2 * g;
-          part.groups = std::min(kTileGroups, groups - g);
-          k.expand_tile(part, tile.get());
-          k.tile_product(*tile, rows, part.groups, quant, g, index, count, g == 0, z.data() + r, stride);
-        }
-      }
+      product_in_tiles(k, w.linear, quant, index, count, z.data(), stride);
       for (int t = 0; t < count; ++t) {
         for (int r = 0; r < out; ++r) {
           const Expected e =
@@ -263,36 +253,48 @@ TEST_P(Kernels, ProductsInInt8) {
   }
 }
 
-// A token gets the same bits alone and in any company.
+// A token gets the same bits alone and in any company, whatever blocks of tokens and rows a kernel cuts.
 TEST_P(Kernels, TokensDoNotDependOnTheirNeighbours) {
-  const int out = 33, in = 640, count = 5, groups = in / kGroup;
+  const int out = 33, in = 640, most = 19, groups = in / kGroup;
   const RandomLinear w(random, Linear::Format::kAffine4, out, in);
-  const auto x = normals(random, size_t(count) * in);
+  const auto x = normals(random, size_t(most) * in);
   std::vector<int8_t> codes(x.size());
   std::vector<float> scales(x.size() / kGroup), sums(x.size() / kGroup);
-  k.quantize(x.data(), count * in, codes.data(), scales.data(), sums.data());
+  k.quantize(x.data(), most * in, codes.data(), scales.data(), sums.data());
   const QuantRows quant = {codes.data(), scales.data(), sums.data(), in, groups};
-  const int32_t index[] = {0, 1, 2, 3, 4};
-  const auto tile = std::make_unique<WeightTile>();
-  std::vector<float> together(count * 16), alone(16), rows(4 * in);
-  k.expand_tile(all_rows(w.linear.rows(0, 16).rows(0, 16)), tile.get());
-  k.tile_product(*tile, 16, groups, quant, 0, index, count, true, together.data(), 16);
-  for (int t = 0; t < count; ++t) {
-    k.tile_product(*tile, 16, groups, quant, 0, index + t, 1, true, alone.data(), 16);
-    EXPECT_EQ(std::memcmp(alone.data(), together.data() + t * 16, 64), 0);
-  }
-  k.gemv_q4_int8(all_rows(w.linear.rows(0, 16)), quant, index, count, together.data(), 16);
-  for (int t = 0; t < count; ++t) {
-    k.gemv_q4_int8(all_rows(w.linear.rows(0, 16)), quant, index + t, 1, alone.data(), 16);
-    EXPECT_EQ(std::memcmp(alone.data(), together.data() + t * 16, 64), 0);
-  }
+  std::vector<int32_t> index(most);
+  std::iota(index.begin(), index.end(), 0);
+  std::vector<float> rows(4 * in);
   for (int i = 0; i < 4; ++i) k.expand_q4(all_rows(w.linear), i, rows.data() + i * in);
-  k.dots(rows.data(), 4, x.data(), in, index, count, in, together.data(), 16);
-  for (int t = 0; t < count; ++t) {
-    for (int r = 0; r < 4; ++r) {
-      k.dots(rows.data() + r * in, 1, x.data(), in, index + t, 1, in, alone.data(), 16);
-      EXPECT_EQ(alone[0], together[t * 16 + r]);
+
+  using Product = std::function<void(const int32_t* index, int count, float* y)>;
+  const Product products[] = {
+      [&](const int32_t* i, int count, float* y) { product_in_tiles(k, w.linear, quant, i, count, y, out); },
+      [&](const int32_t* i, int count, float* y) { k.gemv_q4_int8(all_rows(w.linear), quant, i, count, y, out); },
+      [&](const int32_t* i, int count, float* y) { k.dots(rows.data(), 4, x.data(), in, i, count, in, y, out); },
+  };
+  std::vector<float> together, alone;
+  for (const Product& product : products) {
+    together.assign(most * out, 0);
+    alone.assign(out, 0);
+    for (int count = 1; count <= most; ++count) {
+      product(index.data(), count, together.data());
+      for (int t = 0; t < count; ++t) {
+        product(index.data() + t, 1, alone.data());
+        EXPECT_EQ(std::memcmp(alone.data(), together.data() + t * out, sizeof(float) * out), 0) << count;
+      }
     }
+  }
+  // Nor does a row depend on the rows beside it.
+  k.gemv_q4_int8(all_rows(w.linear), quant, index.data(), 2, together.data(), out);
+  for (int r = 0; r < out; ++r) {
+    k.gemv_q4_int8(all_rows(w.linear.rows(r, 1)), quant, index.data(), 2, alone.data(), 1);
+    for (int t = 0; t < 2; ++t) EXPECT_EQ(alone[t], together[t * out + r]);
+  }
+  k.dots(rows.data(), 4, x.data(), in, index.data(), most, in, together.data(), out);
+  for (int r = 0; r < 4; ++r) {
+    k.dots(rows.data() + r * in, 1, x.data(), in, index.data(), most, in, alone.data(), 1);
+    for (int t = 0; t < most; ++t) EXPECT_EQ(alone[t], together[t * out + r]);
   }
 }
 

@@ -112,6 +112,24 @@ inline WeightRows all_rows(const Linear& w) {
           int64_t{2} * w.groups(), w.out,           w.groups()};
 }
 
+// y[t·y_stride + r] = w_r · x_t for every row of w, tile by tile of the table's shape.
+inline void product_in_tiles(const KernelTable& k, const Linear& w, const QuantRows& x, const int32_t* index, int count,
+                             float* y, int64_t y_stride) {
+  const auto tile = std::make_unique<WeightTile>();
+  for (int r = 0; r < w.out; r += k.tile_rows) {
+    const int rows = std::min(k.tile_rows, w.out - r);
+    for (int g = 0; g < w.groups(); g += k.tile_groups) {
+      WeightRows part = all_rows(w.rows(r, rows));
+      part.weight += g * (kGroup / 2);
+      part.scales += 2 * g;
+      part.biases += 2 * g;
+      part.groups = std::min(k.tile_groups, w.groups() - g);
+      k.expand_tile(part, tile.get());
+      k.tile_product(*tile, rows, part.groups, x, g, index, count, g == 0, y + r, y_stride);
+    }
+  }
+}
+
 // Normalised mean squared error: Σ(x−y)² / Σy².
 template <class A, class B>
 double nmse(const A& got, const B& want) {

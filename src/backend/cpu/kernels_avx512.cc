@@ -1,0 +1,337 @@
+// AVX-512 with VNNI and VBMI: the kernels that gain from it. The rest of the table is AVX2's. As in every file of
+// one instruction set, nothing but intrinsics, <cstdint> and constexpr headers may be used here.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "backend/cpu/kernels.h"
+#include "ops/dims.h"
+
+namespace calla {
+namespace {
+
+constexpr int kGroup = 64;
+
+using Vec16 = __m512;
+using Int16 = __m512i;
+
+inline Int16 load_bytes(const void* p) {
+  return _mm512_loadu_si512(p);
+}
+inline Vec16 set(float v) {
+  return _mm512_set1_ps(v);
+}
+// Lanes [0, n) of a mask are set, for any n.
+inline __mmask16 first_lanes(int n) {
+  return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
+}
+// n bf16 numbers → f32, zeros after them: their bits are the upper halves.
+inline Vec16 load_bf16(const uint8_t* p, __mmask16 lanes) {
+  const Int16 bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+inline Int16 low_nibbles(Int16 bytes) {
+  return _mm512_and_si512(bytes, _mm512_set1_epi8(15));
+}
+inline Int16 high_nibbles(Int16 bytes) {
+  return _mm512_and_si512(_mm512_srli_epi16(bytes, 4), _mm512_set1_epi8(15));
+}
+
+// ---- activations
+
+void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept {
+  // Even elements first, then the odd ones.
+  alignas(64) static constexpr auto kOrder = [] {
+    struct {
+      uint8_t at[kGroup];
+    } order{};
+    for (int i = 0; i < kGroup; ++i) order.at[i] = static_cast<uint8_t>(2 * i % kGroup + 2 * i / kGroup);
+    return order;
+  }();
+  const Int16 order = _mm512_load_si512(kOrder.at);
+  for (int g = 0; g < n / kGroup; ++g, x += kGroup, codes += kGroup) {
+    Vec16 v[4], top = _mm512_setzero_ps();
+    for (int i = 0; i < 4; ++i) {
+      v[i] = _mm512_loadu_ps(x + 16 * i);
+      top = _mm512_max_ps(top, _mm512_abs_ps(v[i]));
+    }
+    const float largest = _mm512_reduce_max_ps(top);
+    const bool zero = !(largest >= kQuantZero);
+    const Vec16 inverse = set(zero ? 0 : 127 / largest);
+    Int16 sum = _mm512_setzero_si512(), bytes = sum;
+    for (int i = 0; i < 4; ++i) {
+      const Int16 code = _mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse));
+      sum = _mm512_add_epi32(sum, code);
+      const Int16 four = _mm512_castsi128_si512(_mm512_cvtepi32_epi8(code));
+      bytes = _mm512_mask_shuffle_i32x4(bytes, static_cast<__mmask16>(15 << (4 * i)), four, four, 0);
+    }
+    _mm512_storeu_si512(codes, _mm512_permutexvar_epi8(order, bytes));
+    scales[g] = zero ? 0 : largest / 127;
+    sums[g] = scales[g] * static_cast<float>(_mm512_reduce_add_epi32(sum));
+  }
+}
+
+// ---- f32 products
+
+// R expanded rows and T tokens; up to sixteen chains hide the latency of FMA.
+template <int R, int T>
+inline void dots_block(const float* w, const float* x, int64_t x_stride, const int32_t* index, int n, float* y,
+                       int64_t y_stride) {
+  Vec16 sum[R][T] = {};
+  const float* row[T];
+  for (int t = 0; t < T; ++t) row[t] = x + index[t] * x_stride;
+  for (int c = 0; c < n; c += 16) {
+    Vec16 v[R];
+    for (int r = 0; r < R; ++r) v[r] = _mm512_loadu_ps(w + r * n + c);
+    for (int t = 0; t < T; ++t) {
+      const Vec16 a = _mm512_loadu_ps(row[t] + c);
+      for (int r = 0; r < R; ++r) sum[r][t] = _mm512_fmadd_ps(v[r], a, sum[r][t]);
+    }
+  }
+  for (int t = 0; t < T; ++t) {
+    for (int r = 0; r < R; ++r) y[t * y_stride + r] = _mm512_reduce_add_ps(sum[r][t]);
+  }
+}
+
+template <int R>
+inline void dots_rows(const float* w, const float* x, int64_t x_stride, const int32_t* index, int count, int n,
+                      float* y, int64_t y_stride) {
+  int t = 0;
+  for (; t + 4 <= count; t += 4) dots_block<R, 4>(w, x, x_stride, index + t, n, y + t * y_stride, y_stride);
+  for (; t < count; ++t) dots_block<R, 1>(w, x, x_stride, index + t, n, y + t * y_stride, y_stride);
+}
+
+void dots(const float* w, int rows, const float* x, int64_t x_stride, const int32_t* index, int count, int n, float* y,
+          int64_t y_stride) noexcept {
+  switch (rows) {
+    case 1:
+      return dots_rows<1>(w, x, x_stride, index, count, n, y, y_stride);
+    case 2:
+      return dots_rows<2>(w, x, x_stride, index, count, n, y, y_stride);
+    case 3:
+      return dots_rows<3>(w, x, x_stride, index, count, n, y, y_stride);
+    default:
+      return dots_rows<4>(w, x, x_stride, index, count, n, y, y_stride);
+  }
+}
+
+// ---- 4-bit weights, int8 activations, straight from the nibbles
+
+// Groups g and g+1 of a row of activations: even elements of both, or odd ones. `two`: the second exists.
+inline Int16 two_halves(const int8_t* codes, bool two) {
+  const auto half = [](const int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
+  return _mm512_inserti64x4(_mm512_castsi256_si512(half(codes)), two ? half(codes + kGroup) : _mm256_setzero_si256(),
+                            1);
+}
+
+// R rows of weights and T tokens. A vector of 64 bytes holds the nibbles of two groups: lanes 0–7 of a product are the
+// first, 8–15 the second.
+template <int R, int T>
+inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const int32_t* index, float* y,
+                      int64_t y_stride) {
+  const uint8_t* bytes = w.weight + row * w.weight_stride;
+  const uint8_t* scales = w.scales + row * w.group_stride;
+  const uint8_t* biases = w.biases + row * w.group_stride;
+  Vec16 sum[R][T] = {};
+  for (int first = 0; first < w.groups; first += 16) {
+    const int groups = w.groups - first < 16 ? w.groups - first : 16;
+    const __mmask16 lanes = first_lanes(groups);
+    Vec16 factor[R][T];
+    for (int t = 0; t < T; ++t) {
+      const int64_t at = index[t] * x.group_stride + first;
+      const Vec16 steps = _mm512_maskz_loadu_ps(lanes, x.scales + at), sums = _mm512_maskz_loadu_ps(lanes, x.sums + at);
+      for (int r = 0; r < R; ++r) {
+        const int64_t from = r * w.group_stride + 2 * first;
+        factor[r][t] = _mm512_mul_ps(load_bf16(scales + from, lanes), steps);
+        sum[r][t] = _mm512_fmadd_ps(load_bf16(biases + from, lanes), sums, sum[r][t]);
+      }
+    }
+    Int16 pair = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    for (int g = 0; g < groups; g += 2) {
+      const bool two = g + 1 < groups;
+      Int16 even[T], odd[T];
+      for (int t = 0; t < T; ++t) {
+        const int8_t* codes = x.codes + index[t] * x.code_stride + int64_t{first + g} * kGroup;
+        even[t] = two_halves(codes, two);
+        odd[t] = two_halves(codes + kGroup / 2, two);
+      }
+      for (int r = 0; r < R; ++r) {
+        const uint8_t* at = bytes + r * w.weight_stride + (first + g) * (kGroup / 2);
+        _mm_prefetch(reinterpret_cast<const char*>(at + R * w.weight_stride), _MM_HINT_T0);
+        const Int16 both = _mm512_maskz_loadu_epi64(two ? 0xff : 0x0f, at);
+        const Int16 low = low_nibbles(both), high = high_nibbles(both);
+        for (int t = 0; t < T; ++t) {
+          Int16 product = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, even[t]);
+          product = _mm512_dpbusd_epi32(product, high, odd[t]);
+          sum[r][t] =
+              _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), _mm512_permutexvar_ps(pair, factor[r][t]), sum[r][t]);
+        }
+      }
+      pair = _mm512_add_epi32(pair, _mm512_set1_epi32(2));
+    }
+  }
+  for (int t = 0; t < T; ++t) {
+    for (int r = 0; r < R; ++r) y[t * y_stride + row + r] = _mm512_reduce_add_ps(sum[r][t]);
+  }
+}
+
+template <int T>
+inline void gemv_tokens(const WeightRows& w, const QuantRows& x, const int32_t* index, float* y, int64_t y_stride) {
+  int r = 0;
+  for (; r + 4 <= w.rows; r += 4) gemv_rows<4, T>(w, r, x, index, y, y_stride);
+  for (; r < w.rows; ++r) gemv_rows<1, T>(w, r, x, index, y, y_stride);
+}
+
+void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
+                  int64_t y_stride) noexcept {
+  int t = 0;
+  for (; t + 2 <= count; t += 2) gemv_tokens<2>(w, x, index + t, y + t * y_stride, y_stride);
+  if (t < count) gemv_tokens<1>(w, x, index + t, y + t * y_stride, y_stride);
+}
+
+// ---- tiles of 32 rows by 8 groups
+
+constexpr int kRows = 2 * kBlockRows;
+constexpr int kGroups = kTileBlocks / 2;
+
+// Four vectors of 4 × 4 dwords in each of their 128-bit lanes, turned lane by lane.
+inline void turn_lanes(Int16* v) {
+  const Int16 a0 = _mm512_unpacklo_epi32(v[0], v[1]), a1 = _mm512_unpackhi_epi32(v[0], v[1]);
+  const Int16 b0 = _mm512_unpacklo_epi32(v[2], v[3]), b1 = _mm512_unpackhi_epi32(v[2], v[3]);
+  v[0] = _mm512_unpacklo_epi64(a0, b0);
+  v[1] = _mm512_unpackhi_epi64(a0, b0);
+  v[2] = _mm512_unpacklo_epi64(a1, b1);
+  v[3] = _mm512_unpackhi_epi64(a1, b1);
+}
+
+// One group of 16 rows: nibbles → [quad][row][4].
+inline void expand_block(const uint8_t* const* rows, int64_t at, uint8_t (*out)[kBlockRows][4]) {
+  const auto half = [&](int r) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[r] + at)); };
+  Int16 v[8];
+  for (int i = 0; i < 8; ++i) v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(half(i)), half(i + 8), 1);
+  turn_lanes(v);
+  turn_lanes(v + 4);
+  // Of v[d] and v[4 + d], lanes 0 and 2 hold quad d of all rows, lanes 1 and 3 quad 4 + d.
+  const Int16 first = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
+              second = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+  for (int d = 0; d < 4; ++d) {
+    const Int16 a = _mm512_permutex2var_epi64(v[d], first, v[4 + d]);
+    const Int16 b = _mm512_permutex2var_epi64(v[d], second, v[4 + d]);
+    _mm512_store_si512(out[d], low_nibbles(a));
+    _mm512_store_si512(out[4 + d], low_nibbles(b));
+    _mm512_store_si512(out[8 + d], high_nibbles(a));
+    _mm512_store_si512(out[12 + d], high_nibbles(b));
+  }
+}
+
+// Scales or biases of 16 rows × up to 8 groups → f32 [group][row], every second row of `out`.
+inline void turn_bf16(const uint8_t* const* rows, __mmask8 groups, float (*out)[kBlockRows]) {
+  Int16 v[4];
+  for (int i = 0; i < 4; ++i) {
+    const auto part = [&](int r) { return _mm_maskz_loadu_epi16(groups, rows[r]); };
+    v[i] = _mm512_castsi128_si512(part(i));
+    v[i] = _mm512_inserti32x4(v[i], part(i + 4), 1);
+    v[i] = _mm512_inserti32x4(v[i], part(i + 8), 2);
+    v[i] = _mm512_inserti32x4(v[i], part(i + 12), 3);
+  }
+  turn_lanes(v);
+  for (int d = 0; d < 4; ++d) {
+    _mm512_store_si512(out[4 * d], _mm512_slli_epi32(v[d], 16));
+    _mm512_store_si512(out[4 * d + 2], _mm512_and_si512(v[d], _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+  }
+}
+
+void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
+  const auto groups = static_cast<__mmask8>((1 << w.groups) - 1);
+  for (int half = 0; half < 2; ++half) {
+    const uint8_t *rows[kBlockRows], *scales[kBlockRows], *biases[kBlockRows];
+    for (int i = 0; i < kBlockRows; ++i) {
+      const int r = kBlockRows * half + i < w.rows ? kBlockRows * half + i : w.rows - 1;
+      rows[i] = w.weight + r * w.weight_stride;
+      scales[i] = w.scales + r * w.group_stride;
+      biases[i] = w.biases + r * w.group_stride;
+    }
+    for (int g = 0; g < w.groups; ++g) expand_block(rows, g * (kGroup / 2), tile->codes[2 * g + half]);
+    turn_bf16(scales, groups, tile->scales + half);
+    turn_bf16(biases, groups, tile->biases + half);
+  }
+}
+
+// 32 rows × T tokens. Lane r of a vector belongs to row r: every quad of codes meets one broadcast quad of activations.
+// A group's sum of 64 products is exact in int32.
+template <int T>
+inline void tile_block(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
+                       const int32_t* index, bool first, float* y, int64_t y_stride) {
+  const __mmask16 lanes[2] = {first_lanes(rows), first_lanes(rows - kBlockRows)};
+  const int8_t* codes[T];
+  const float *scales[T], *sums[T];
+  Vec16 out[T][2];
+  for (int t = 0; t < T; ++t) {
+    codes[t] = x.codes + index[t] * x.code_stride + int64_t{first_group} * kGroup;
+    scales[t] = x.scales + index[t] * x.group_stride + first_group;
+    sums[t] = x.sums + index[t] * x.group_stride + first_group;
+    for (int i = 0; i < 2; ++i) {
+      out[t][i] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(lanes[i], y + t * y_stride + kBlockRows * i);
+    }
+  }
+  for (int g = 0; g < groups; ++g) {
+    Int16 acc[T][2] = {};
+    // Rolled, the compiler copies every accumulator in each step.
+#pragma GCC unroll 16
+    for (int d = 0; d < 16; ++d) {
+      const Int16 w0 = _mm512_load_si512(tile.codes[2 * g][d]), w1 = _mm512_load_si512(tile.codes[2 * g + 1][d]);
+      for (int t = 0; t < T; ++t) {
+        int32_t four;
+        __builtin_memcpy(&four, codes[t] + g * kGroup + 4 * d, 4);
+        const Int16 a = _mm512_set1_epi32(four);
+        acc[t][0] = _mm512_dpbusd_epi32(acc[t][0], w0, a);
+        acc[t][1] = _mm512_dpbusd_epi32(acc[t][1], w1, a);
+      }
+    }
+    for (int t = 0; t < T; ++t) {
+      const Vec16 step = set(scales[t][g]), sum = set(sums[t][g]);
+      for (int i = 0; i < 2; ++i) {
+        const Vec16 product = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[t][i]), step);
+        out[t][i] = _mm512_fmadd_ps(product, _mm512_load_ps(tile.scales[2 * g + i]), out[t][i]);
+        out[t][i] = _mm512_fmadd_ps(_mm512_load_ps(tile.biases[2 * g + i]), sum, out[t][i]);
+      }
+    }
+  }
+  for (int t = 0; t < T; ++t) {
+    for (int i = 0; i < 2; ++i) _mm512_mask_storeu_ps(y + t * y_stride + kBlockRows * i, lanes[i], out[t][i]);
+  }
+}
+
+using TileBlock = void (*)(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
+                           const int32_t* index, bool first, float* y, int64_t y_stride);
+constexpr int kMostTokens = 8;
+constexpr TileBlock kTileBlockOf[kMostTokens] = {tile_block<1>, tile_block<2>, tile_block<3>, tile_block<4>,
+                                                 tile_block<5>, tile_block<6>, tile_block<7>, tile_block<8>};
+
+// Blocks as equal as possible: 9 tokens as 5 + 4, since few tokens leave the chains of sums waiting.
+void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
+                  const int32_t* index, int count, bool first, float* y, int64_t y_stride) noexcept {
+  for (int blocks = (count + kMostTokens - 1) / kMostTokens; blocks > 0; --blocks) {
+    const int tokens = count / blocks;
+    kTileBlockOf[tokens - 1](tile, rows, groups, x, first_group, index, first, y, y_stride);
+    index += tokens;
+    y += tokens * y_stride;
+    count -= tokens;
+  }
+}
+
+}  // namespace
+
+void use_avx512_kernels(KernelTable* table) noexcept {
+  table->isa = "avx512";
+  table->tile_rows = kRows;
+  table->tile_groups = kGroups;
+  table->quantize = quantize;
+  table->dots = dots;
+  table->gemv_q4_int8 = gemv_q4_int8;
+  table->expand_tile = expand_tile;
+  table->tile_product = tile_product;
+}
+
+}  // namespace calla
