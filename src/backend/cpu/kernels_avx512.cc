@@ -13,13 +13,14 @@ namespace {
 
 constexpr int kGroup = 64;
 
-using Vec16 = __m512;
+using Vec = __m512;
+constexpr int kVec = 16;
 using Int16 = __m512i;
 
 inline Int16 load_bytes(const void* p) {
   return _mm512_loadu_si512(p);
 }
-inline Vec16 set(float v) {
+inline Vec set(float v) {
   return _mm512_set1_ps(v);
 }
 // Lanes [0, n) of a mask are set, for any n.
@@ -27,7 +28,7 @@ inline __mmask16 first_lanes(int n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
 }
 // n bf16 numbers → f32, zeros after them: their bits are the upper halves.
-inline Vec16 load_bf16(const uint8_t* p, __mmask16 lanes) {
+inline Vec load_bf16(const uint8_t* p, __mmask16 lanes) {
   const Int16 bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
@@ -37,6 +38,50 @@ inline Int16 low_nibbles(Int16 bytes) {
 inline Int16 high_nibbles(Int16 bytes) {
   return _mm512_and_si512(_mm512_srli_epi16(bytes, 4), _mm512_set1_epi8(15));
 }
+
+// ---- what is written for every width
+
+constexpr int kStripRows = 12;  // a multiple of the four that follow; 24 chains hide the latency of FMA
+
+inline Vec load(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+inline void store(float* p, Vec v) {
+  _mm512_storeu_ps(p, v);
+}
+inline Vec add(Vec a, Vec b) {
+  return _mm512_add_ps(a, b);
+}
+inline Vec sub(Vec a, Vec b) {
+  return _mm512_sub_ps(a, b);
+}
+inline Vec mul(Vec a, Vec b) {
+  return _mm512_mul_ps(a, b);
+}
+inline Vec most(Vec a, Vec b) {
+  return _mm512_max_ps(a, b);
+}
+inline Vec mul_add(Vec a, Vec b, Vec c) {
+  return _mm512_fmadd_ps(a, b, c);
+}
+inline Vec counts_of(const int32_t* p) {
+  return _mm512_cvtepi32_ps(load_bytes(p));
+}
+inline Vec pick_less(Vec a, Vec b, Vec x, Vec y) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+// As in kernels_avx2_vector.inc: 2^n · e^r, e^r by its Taylor polynomial of degree 7.
+inline Vec exp_of(Vec x) {
+  const Vec t = most(set(-87.3f), _mm512_min_ps(set(88.0f), x));
+  const Vec n = _mm512_roundscale_ps(mul(t, set(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Vec r = mul_add(n, set(2.12194440e-4f), mul_add(n, set(-0.693359375f), t));
+  constexpr float kTerms[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+  Vec p = set(1.0f / 5040);
+  for (const float term : kTerms) p = mul_add(p, r, set(term));
+  return pick_less(x, set(-87.3f), set(0.0f), _mm512_scalef_ps(p, n));
+}
+
+#include "backend/cpu/kernels_any_width.inc"
 
 // ---- activations
 
@@ -51,14 +96,14 @@ void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) 
   }();
   const Int16 order = _mm512_load_si512(kOrder.at);
   for (int g = 0; g < n / kGroup; ++g, x += kGroup, codes += kGroup) {
-    Vec16 v[4], top = _mm512_setzero_ps();
+    Vec v[4], top = _mm512_setzero_ps();
     for (int i = 0; i < 4; ++i) {
-      v[i] = _mm512_loadu_ps(x + 16 * i);
+      v[i] = load(x + 16 * i);
       top = _mm512_max_ps(top, _mm512_abs_ps(v[i]));
     }
     const float largest = _mm512_reduce_max_ps(top);
     const bool zero = !(largest >= kQuantZero);
-    const Vec16 inverse = set(zero ? 0 : 127 / largest);
+    const Vec inverse = set(zero ? 0 : 127 / largest);
     Int16 sum = _mm512_setzero_si512(), bytes = sum;
     for (int i = 0; i < 4; ++i) {
       const Int16 code = _mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse));
@@ -78,14 +123,14 @@ void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) 
 template <int R, int T>
 inline void dots_block(const float* w, const float* x, int64_t x_stride, const int32_t* index, int n, float* y,
                        int64_t y_stride) {
-  Vec16 sum[R][T] = {};
+  Vec sum[R][T] = {};
   const float* row[T];
   for (int t = 0; t < T; ++t) row[t] = x + index[t] * x_stride;
   for (int c = 0; c < n; c += 16) {
-    Vec16 v[R];
-    for (int r = 0; r < R; ++r) v[r] = _mm512_loadu_ps(w + r * n + c);
+    Vec v[R];
+    for (int r = 0; r < R; ++r) v[r] = load(w + r * n + c);
     for (int t = 0; t < T; ++t) {
-      const Vec16 a = _mm512_loadu_ps(row[t] + c);
+      const Vec a = load(row[t] + c);
       for (int r = 0; r < R; ++r) sum[r][t] = _mm512_fmadd_ps(v[r], a, sum[r][t]);
     }
   }
@@ -133,14 +178,14 @@ inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const in
   const uint8_t* bytes = w.weight + row * w.weight_stride;
   const uint8_t* scales = w.scales + row * w.group_stride;
   const uint8_t* biases = w.biases + row * w.group_stride;
-  Vec16 sum[R][T] = {};
+  Vec sum[R][T] = {};
   for (int first = 0; first < w.groups; first += 16) {
     const int groups = w.groups - first < 16 ? w.groups - first : 16;
     const __mmask16 lanes = first_lanes(groups);
-    Vec16 factor[R][T];
+    Vec factor[R][T];
     for (int t = 0; t < T; ++t) {
       const int64_t at = index[t] * x.group_stride + first;
-      const Vec16 steps = _mm512_maskz_loadu_ps(lanes, x.scales + at), sums = _mm512_maskz_loadu_ps(lanes, x.sums + at);
+      const Vec steps = _mm512_maskz_loadu_ps(lanes, x.scales + at), sums = _mm512_maskz_loadu_ps(lanes, x.sums + at);
       for (int r = 0; r < R; ++r) {
         const int64_t from = r * w.group_stride + 2 * first;
         factor[r][t] = _mm512_mul_ps(load_bf16(scales + from, lanes), steps);
@@ -266,7 +311,7 @@ inline void tile_block(const WeightTile& tile, int rows, int groups, const Quant
   const __mmask16 lanes[2] = {first_lanes(rows), first_lanes(rows - kBlockRows)};
   const int8_t* codes[T];
   const float *scales[T], *sums[T];
-  Vec16 out[T][2];
+  Vec out[T][2];
   for (int t = 0; t < T; ++t) {
     codes[t] = x.codes + index[t] * x.code_stride + int64_t{first_group} * kGroup;
     scales[t] = x.scales + index[t] * x.group_stride + first_group;
@@ -290,9 +335,9 @@ inline void tile_block(const WeightTile& tile, int rows, int groups, const Quant
       }
     }
     for (int t = 0; t < T; ++t) {
-      const Vec16 step = set(scales[t][g]), sum = set(sums[t][g]);
+      const Vec step = set(scales[t][g]), sum = set(sums[t][g]);
       for (int i = 0; i < 2; ++i) {
-        const Vec16 product = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[t][i]), step);
+        const Vec product = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[t][i]), step);
         out[t][i] = _mm512_fmadd_ps(product, _mm512_load_ps(tile.scales[2 * g + i]), out[t][i]);
         out[t][i] = _mm512_fmadd_ps(_mm512_load_ps(tile.biases[2 * g + i]), sum, out[t][i]);
       }
@@ -321,6 +366,13 @@ void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows&
   }
 }
 
+void exp_all(const float* x, int n, float* y) noexcept {
+  for (int i = 0; i < n; i += kVec) {
+    const __mmask16 lanes = first_lanes(n - i);
+    _mm512_mask_storeu_ps(y + i, lanes, exp_of(_mm512_maskz_loadu_ps(lanes, x + i)));
+  }
+}
+
 }  // namespace
 
 void use_avx512_kernels(KernelTable* table) noexcept {
@@ -332,6 +384,9 @@ void use_avx512_kernels(KernelTable* table) noexcept {
   table->gemv_q4_int8 = gemv_q4_int8;
   table->expand_tile = expand_tile;
   table->tile_product = tile_product;
+  table->delta_scan = delta_scan;
+  table->attend_strip = attend_strip;
+  table->exp = exp_all;
 }
 
 }  // namespace calla
