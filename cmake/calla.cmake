@@ -59,7 +59,7 @@ function(calla_library folder)
     # g++ 12 warns of its own header's undefined vectors.
     elseif(source MATCHES "_avx512\\.cc$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vnni;-mfma;-mf16c;-fno-exceptions;-fno-lto;-Wno-uninitialized;-Wno-maybe-uninitialized")
+        "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vnni;-mgfni;-mfma;-mf16c;-fno-exceptions;-fno-lto;-Wno-uninitialized;-Wno-maybe-uninitialized")
     endif()
   endforeach()
 endfunction()

@@ -52,7 +52,8 @@ CpuInfo detect() {
   info.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   info.avx512 = info.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+                __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") &&
+                __builtin_cpu_supports("gfni");
 #elif defined(__aarch64__)
   info.neon_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
   info.neon_i8mm = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;

@@ -8,7 +8,7 @@ namespace calla {
 struct CpuInfo {
   std::string name;
   bool avx2 = false;    // with FMA and F16C
-  bool avx512 = false;  // F, BW, DQ, VL, VBMI and VNNI, and AVX2
+  bool avx512 = false;  // F, BW, DQ, VL, VBMI and VNNI; GFNI; AVX2
   bool neon_dotprod = false;
   bool neon_i8mm = false;
   int cores = 1;  // processors this process may run on: affinity and cgroup quota respected, at least 1

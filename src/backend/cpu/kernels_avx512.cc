@@ -1,4 +1,4 @@
-// AVX-512 with VNNI and VBMI: the kernels that gain from it. The rest of the table is AVX2's. As in every file of
+// AVX-512 with VNNI, VBMI and GFNI: the kernels that gain from it. The rest of the table is AVX2's. As in every file of
 // one instruction set, nothing but intrinsics, <cstdint> and constexpr headers may be used here.
 
 #include <immintrin.h>
@@ -36,7 +36,8 @@ inline Int16 low_nibbles(Int16 bytes) {
   return _mm512_and_si512(bytes, _mm512_set1_epi8(15));
 }
 inline Int16 high_nibbles(Int16 bytes) {
-  return _mm512_and_si512(_mm512_srli_epi16(bytes, 4), _mm512_set1_epi8(15));
+  // A matrix of bits that moves bits 4–7 to 0–3: one instruction instead of a shift and a mask.
+  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x1020408000000000), 0);
 }
 
 // ---- what is written for every width
@@ -163,11 +164,12 @@ void dots(const float* w, int rows, const float* x, int64_t x_stride, const int3
 
 // ---- 4-bit weights, int8 activations, straight from the nibbles
 
-// Groups g and g+1 of a row of activations: even elements of both, or odd ones. `two`: the second exists.
-inline Int16 two_halves(const int8_t* codes, bool two) {
-  const auto half = [](const int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
-  return _mm512_inserti64x4(_mm512_castsi256_si512(half(codes)), two ? half(codes + kGroup) : _mm256_setzero_si256(),
-                            1);
+// 32 bytes, and 32 more `apart` bytes on if there is a second group.
+template <bool kTwo>
+inline Int16 two_halves(const int8_t* p, int apart) {
+  const auto half = [](const int8_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); };
+  const Int16 first = _mm512_zextsi256_si512(half(p));
+  return kTwo ? _mm512_inserti64x4(first, half(p + apart), 1) : first;
 }
 
 // R rows of weights and T tokens. A vector of 64 bytes holds the nibbles of two groups: lanes 0–7 of a product are the
@@ -178,6 +180,8 @@ inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const in
   const uint8_t* bytes = w.weight + row * w.weight_stride;
   const uint8_t* scales = w.scales + row * w.group_stride;
   const uint8_t* biases = w.biases + row * w.group_stride;
+  const int8_t* codes[T];
+  for (int t = 0; t < T; ++t) codes[t] = x.codes + index[t] * x.code_stride;
   Vec sum[R][T] = {};
   for (int first = 0; first < w.groups; first += 16) {
     const int groups = w.groups - first < 16 ? w.groups - first : 16;
@@ -188,33 +192,33 @@ inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const in
       const Vec steps = _mm512_maskz_loadu_ps(lanes, x.scales + at), sums = _mm512_maskz_loadu_ps(lanes, x.sums + at);
       for (int r = 0; r < R; ++r) {
         const int64_t from = r * w.group_stride + 2 * first;
-        factor[r][t] = _mm512_mul_ps(load_bf16(scales + from, lanes), steps);
-        sum[r][t] = _mm512_fmadd_ps(load_bf16(biases + from, lanes), sums, sum[r][t]);
+        factor[r][t] = mul(load_bf16(scales + from, lanes), steps);
+        sum[r][t] = mul_add(load_bf16(biases + from, lanes), sums, sum[r][t]);
       }
     }
     Int16 pair = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    for (int g = 0; g < groups; g += 2) {
-      const bool two = g + 1 < groups;
+    const auto groups_at = [&]<bool kTwo>(int g) {
       Int16 even[T], odd[T];
       for (int t = 0; t < T; ++t) {
-        const int8_t* codes = x.codes + index[t] * x.code_stride + int64_t{first + g} * kGroup;
-        even[t] = two_halves(codes, two);
-        odd[t] = two_halves(codes + kGroup / 2, two);
+        even[t] = two_halves<kTwo>(codes[t] + g * kGroup, kGroup);
+        odd[t] = two_halves<kTwo>(codes[t] + g * kGroup + kGroup / 2, kGroup);
       }
       for (int r = 0; r < R; ++r) {
-        const uint8_t* at = bytes + r * w.weight_stride + (first + g) * (kGroup / 2);
+        const uint8_t* at = bytes + r * w.weight_stride + g * (kGroup / 2);
         _mm_prefetch(reinterpret_cast<const char*>(at + R * w.weight_stride), _MM_HINT_T0);
-        const Int16 both = _mm512_maskz_loadu_epi64(two ? 0xff : 0x0f, at);
+        const Int16 both = kTwo ? load_bytes(at) : _mm512_maskz_loadu_epi64(0x0f, at);
         const Int16 low = low_nibbles(both), high = high_nibbles(both);
         for (int t = 0; t < T; ++t) {
           Int16 product = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, even[t]);
           product = _mm512_dpbusd_epi32(product, high, odd[t]);
-          sum[r][t] =
-              _mm512_fmadd_ps(_mm512_cvtepi32_ps(product), _mm512_permutexvar_ps(pair, factor[r][t]), sum[r][t]);
+          sum[r][t] = mul_add(_mm512_cvtepi32_ps(product), _mm512_permutexvar_ps(pair, factor[r][t]), sum[r][t]);
         }
       }
       pair = _mm512_add_epi32(pair, _mm512_set1_epi32(2));
-    }
+    };
+    int g = first;
+    for (; g + 2 <= first + groups; g += 2) groups_at.template operator()<true>(g);
+    if (g < first + groups) groups_at.template operator()<false>(g);
   }
   for (int t = 0; t < T; ++t) {
     for (int r = 0; r < R; ++r) y[t * y_stride + row + r] = _mm512_reduce_add_ps(sum[r][t]);
@@ -223,8 +227,9 @@ inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const in
 
 template <int T>
 inline void gemv_tokens(const WeightRows& w, const QuantRows& x, const int32_t* index, float* y, int64_t y_stride) {
+  constexpr int kRowsAtOnce = 8;
   int r = 0;
-  for (; r + 4 <= w.rows; r += 4) gemv_rows<4, T>(w, r, x, index, y, y_stride);
+  for (; r + kRowsAtOnce <= w.rows; r += kRowsAtOnce) gemv_rows<kRowsAtOnce, T>(w, r, x, index, y, y_stride);
   for (; r < w.rows; ++r) gemv_rows<1, T>(w, r, x, index, y, y_stride);
 }
 
@@ -270,15 +275,19 @@ inline void expand_block(const uint8_t* const* rows, int64_t at, uint8_t (*out)[
   }
 }
 
-// Scales or biases of 16 rows × up to 8 groups → f32 [group][row], every second row of `out`.
-inline void turn_bf16(const uint8_t* const* rows, __mmask8 groups, float (*out)[kBlockRows]) {
+// Scales or biases of 16 rows × `groups` groups → f32 [group][row], every second row of `out`.
+inline void turn_bf16(const uint8_t* const* rows, int groups, float (*out)[kBlockRows]) {
   Int16 v[4];
-  for (int i = 0; i < 4; ++i) {
-    const auto part = [&](int r) { return _mm_maskz_loadu_epi16(groups, rows[r]); };
-    v[i] = _mm512_castsi128_si512(part(i));
-    v[i] = _mm512_inserti32x4(v[i], part(i + 4), 1);
-    v[i] = _mm512_inserti32x4(v[i], part(i + 8), 2);
-    v[i] = _mm512_inserti32x4(v[i], part(i + 12), 3);
+  const auto four = [&](auto part, int i) {
+    const Int16 one = _mm512_inserti32x4(_mm512_castsi128_si512(part(rows[i])), part(rows[i + 4]), 1);
+    return _mm512_inserti32x4(_mm512_inserti32x4(one, part(rows[i + 8]), 2), part(rows[i + 12]), 3);
+  };
+  if (groups == kGroups) {
+    const auto whole = [](const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+    for (int i = 0; i < 4; ++i) v[i] = four(whole, i);
+  } else {
+    const auto lanes = static_cast<__mmask8>((1 << groups) - 1);
+    for (int i = 0; i < 4; ++i) v[i] = four([&](const uint8_t* p) { return _mm_maskz_loadu_epi16(lanes, p); }, i);
   }
   turn_lanes(v);
   for (int d = 0; d < 4; ++d) {
@@ -288,7 +297,6 @@ inline void turn_bf16(const uint8_t* const* rows, __mmask8 groups, float (*out)[
 }
 
 void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
-  const auto groups = static_cast<__mmask8>((1 << w.groups) - 1);
   for (int half = 0; half < 2; ++half) {
     const uint8_t *rows[kBlockRows], *scales[kBlockRows], *biases[kBlockRows];
     for (int i = 0; i < kBlockRows; ++i) {
@@ -298,8 +306,8 @@ void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
       biases[i] = w.biases + r * w.group_stride;
     }
     for (int g = 0; g < w.groups; ++g) expand_block(rows, g * (kGroup / 2), tile->codes[2 * g + half]);
-    turn_bf16(scales, groups, tile->scales + half);
-    turn_bf16(biases, groups, tile->biases + half);
+    turn_bf16(scales, w.groups, tile->scales + half);
+    turn_bf16(biases, w.groups, tile->biases + half);
   }
 }
 
