@@ -52,14 +52,15 @@ function(calla_library folder)
   endif()
   list(TRANSFORM A_DEPS PREPEND calla_)
   target_link_libraries(calla_${name} ${scope} ${A_DEPS} ${A_LIBS} calla_flags)
-  # Files of one ISA are named *_avx2.cc and so on; only they may use its instructions.
+  # Files of one ISA are named *_avx2.cc and so on; only they may use its instructions. g++ 12 warns of undefined vectors in its own headers.
+  set(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512vnni -mgfni -mfma -mf16c -fno-exceptions -fno-lto -Wno-uninitialized -Wno-maybe-uninitialized)
   foreach(source ${sources})
     if(source MATCHES "_avx2\\.cc$")
       set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-fno-exceptions;-fno-lto")
-    # g++ 12 warns of its own header's undefined vectors.
     elseif(source MATCHES "_avx512\\.cc$")
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-        "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vnni;-mgfni;-mfma;-mf16c;-fno-exceptions;-fno-lto;-Wno-uninitialized;-Wno-maybe-uninitialized")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512}")
+    elseif(source MATCHES "_amx\\.cc$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${avx512};-mamx-tile;-mamx-int8")
     endif()
   endforeach()
 endfunction()

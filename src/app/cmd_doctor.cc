@@ -52,6 +52,7 @@ std::string features(const CpuInfo& cpu) {
   };
   add(cpu.avx2, "AVX2");
   add(cpu.avx512, "AVX-512 VNNI");
+  add(cpu.amx, "AMX int8");
   add(cpu.neon_dotprod, "NEON dotprod");
   add(cpu.neon_i8mm, "NEON i8mm");
   return out.empty() ? "none that Calla looks for" : out;

@@ -29,9 +29,9 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->check(CLI::Range(1, 64))
       ->group(kGroup);
   app.add_option("--cpu-isa", o.runner.cpu_isa,
-                 "Force one set of kernels: scalar, avx2 or avx512 (default: the best one)")
+                 "Force one set of kernels: scalar, avx2, avx512 or amx (default: the best one)")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"scalar", "avx2", "avx512"}))
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "amx"}))
       ->group(kGroup);
   app.add_option("--backend", o.backend, "cpu, or reference: 64-bit floating point, exact and very slow")
       ->type_name("NAME")

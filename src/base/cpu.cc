@@ -1,6 +1,8 @@
 #include "base/cpu.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -43,6 +45,14 @@ std::string model_name() {
   return "unknown processor";
 }
 
+#if defined(__x86_64__)
+// Linux gives the 8 KiB of tile registers only to a process that asks; its threads inherit the answer.
+bool tile_registers_allowed() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
 CpuInfo detect() {
   CpuInfo info;
   info.name = model_name();
@@ -54,6 +64,8 @@ CpuInfo detect() {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                 __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") &&
                 __builtin_cpu_supports("gfni");
+  info.amx = info.avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+             tile_registers_allowed();
 #elif defined(__aarch64__)
   info.neon_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
   info.neon_i8mm = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;

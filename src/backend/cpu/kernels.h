@@ -150,7 +150,9 @@ struct KernelTable {
 
 extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;  // only in builds for x86-64
-// Replaces the kernels of kAvx2Kernels that AVX-512 does better. Only in builds for x86-64.
+// Only in builds for x86-64: replaces the kernels of kAvx2Kernels that AVX-512 does better, and of those the ones that
+// AMX does better.
 void use_avx512_kernels(KernelTable* table) noexcept;
+void use_amx_kernels(KernelTable* table) noexcept;
 
 }  // namespace calla

@@ -12,17 +12,20 @@
 namespace calla {
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames = {"avx512", "avx2", "scalar"};
+constexpr std::array<std::string_view, 4> kNames = {"amx", "avx512", "avx2", "scalar"};
 
 std::vector<const KernelTable*> detect() {
   std::vector<const KernelTable*> tables;
 #if defined(__x86_64__)
+  if (cpu_info().amx) {
+    static KernelTable amx = kAvx2Kernels;
+    use_avx512_kernels(&amx);
+    use_amx_kernels(&amx);
+    tables.push_back(&amx);
+  }
   if (cpu_info().avx512) {
-    static const KernelTable avx512 = [] {
-      KernelTable table = kAvx2Kernels;
-      use_avx512_kernels(&table);
-      return table;
-    }();
+    static KernelTable avx512 = kAvx2Kernels;
+    use_avx512_kernels(&avx512);
     tables.push_back(&avx512);
   }
   if (cpu_info().avx2) tables.push_back(&kAvx2Kernels);

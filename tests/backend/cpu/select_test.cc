@@ -13,8 +13,9 @@ TEST(Select, TakesTheBestTableThatTheProcessorHas) {
   const auto table = select_table("");
   ASSERT_TRUE(table);
 #if defined(__x86_64__)
-  EXPECT_STREQ((*table)->isa, cpu_info().avx512 ? "avx512" : cpu_info().avx2 ? "avx2" : "scalar");
-  EXPECT_EQ(available_tables().size(), cpu_info().avx512 ? 3u : cpu_info().avx2 ? 2u : 1u);
+  const CpuInfo& cpu = cpu_info();
+  EXPECT_STREQ((*table)->isa, cpu.amx ? "amx" : cpu.avx512 ? "avx512" : cpu.avx2 ? "avx2" : "scalar");
+  EXPECT_EQ(available_tables().size(), 1u + cpu.avx2 + cpu.avx512 + cpu.amx);
 #endif
   EXPECT_STREQ(available_tables().back()->isa, "scalar");
 }
@@ -28,7 +29,7 @@ TEST(Select, RefusesWhatItDoesNotKnow) {
   ASSERT_FALSE(table);
   EXPECT_EQ(table.error().code, Error::Code::kInvalid);
   EXPECT_NE(table.error().message.find("\"mmx\""), std::string::npos);
-  EXPECT_NE(table.error().message.find("avx512, avx2, scalar"), std::string::npos);
+  EXPECT_NE(table.error().message.find("amx, avx512, avx2, scalar"), std::string::npos);
 }
 
 }  // namespace
