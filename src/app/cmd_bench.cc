@@ -46,6 +46,11 @@ Result<std::vector<BenchRow>> choose_rows(const Options& o, const fs::path& fold
   std::vector<BenchRow> rows;
   for (const int context : o.contexts) rows.push_back({0, context, o.steps});
   if (o.depth > 0) rows.push_back({o.depth, o.prompt, o.steps});
+  for (const BenchRow& row : rows) {
+    if (o.model.runner.context == 0 || row.positions() <= o.model.runner.context) continue;
+    return invalid(fmt::format("{} and {} steps need {} positions, more than --context {}", row.name(), row.steps,
+                               row.positions(), o.model.runner.context));
+  }
   if (!o.whole_matrix()) return rows;
   CALLA_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(folder));
   RunnerOptions runner = runner_options(o.model);

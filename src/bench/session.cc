@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <utility>
 
@@ -33,8 +34,8 @@ class Session {
 
   Result<BenchReport> run() {
     CALLA_TRY(describe());
-    CALLA_TRY(raise_ceilings());
     for (int round = 1; round <= options_.rounds; ++round) {
+      CALLA_TRY(raise_ceilings());
       CALLA_TRY(open());
       for (size_t i = 0; i < report_.results.size(); ++i) CALLA_TRY(measure_row(i, round));
       if (options_.peer.empty()) continue;
@@ -131,7 +132,7 @@ class Session {
   }
 
   Result<void> run_peer(int round) {
-    Progress progress(fmt::format("round {} of {}: the peer", round, options_.rounds), 1, Progress::Unit::kItems);
+    fmt::print(stderr, "round {} of {}: the peer runs\n", round, options_.rounds);
     CALLA_ASSIGN(const std::string output, run_command(options_.peer, cancel_));
     CALLA_ASSIGN(const std::vector<PeerTest> tests, parse_peer(output));
     report_.peer_tests.insert(report_.peer_tests.end(), tests.begin(), tests.end());

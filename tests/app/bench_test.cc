@@ -71,7 +71,7 @@ TEST_F(BenchTest, ComparesWithAPeer) {
   const Ran fails = bench({"--contexts", "16", "--compare", "echo no model >&2; exit 4"});
   EXPECT_EQ(fails.code, 1);
   EXPECT_EQ(fails.out, "");
-  EXPECT_EQ(fails.err, "calla: the command ended with exit code 4: no model\n");
+  EXPECT_EQ(fails.err, "round 1 of 2: the peer runs\ncalla: the command ended with exit code 4: no model\n");
   EXPECT_EQ(bench({"--contexts", "16", "--compare", "echo hello"}).code, 1);
 }
 
@@ -84,6 +84,9 @@ TEST_F(BenchTest, SaysWhatIsLeftOut) {
   EXPECT_NE(small.err.find("from 512 on: the context ends at 300"), std::string::npos) << small.err;
   EXPECT_EQ(bench({"--context", "100"}).code, 1);
   EXPECT_EQ(bench({"--contexts", "9000"}).code, 1) << "named contexts must fit";
+  const Ran named = bench({"--contexts", "98", "--context", "100"});
+  EXPECT_EQ(named.code, 1);
+  EXPECT_EQ(named.err, "calla: 98 and 4 steps need 102 positions, more than --context 100\n");
 }
 
 TEST_F(BenchTest, UnwritableFilesAreKnownBeforehand) {
@@ -104,7 +107,7 @@ TEST_F(BenchTest, CtrlCLeavesNoFiles) {
   EXPECT_EQ(terminal.wait(), 130) << terminal.rest();
   EXPECT_FALSE(std::filesystem::exists(dir_ / "b.json"));
   Terminal comparing({"bench", "--contexts", "16", "--steps", "2", "--compare", "sleep 100"});
-  std::this_thread::sleep_for(std::chrono::seconds(5));
+  ASSERT_TRUE(comparing.expect("the peer runs", 60));
   comparing.type("\x03");
   EXPECT_EQ(comparing.wait(), 130) << comparing.rest();
 }
