@@ -166,10 +166,13 @@ inline Vec pick_less(Vec a, Vec b, Vec x, Vec y) {
 
 #include "backend/cpu/kernels_any_width.inc"
 
-inline void prefetch_row(const uint16_t* row) {
-  for (int line = 0; line < kHeadDim; line += 32) _mm_prefetch(reinterpret_cast<const char*>(row + line), _MM_HINT_T0);
+// Into L2: more lines may be on their way there than to L1.
+inline void prefetch(const uint16_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
 
+// Lines are asked for one by one between the products, values while scores are computed and the next keys after them:
+// bursts would be waited for.
 void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const uint16_t* next_keys,
                  const int32_t* visible, int span, float* peak, float* total, float* o, float* scores) noexcept {
   const Vec8 none = set(-__builtin_inff());
@@ -178,9 +181,9 @@ void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, c
   Vec8 top = old_peak;
   for (int t = 0; t < span; ++t) {
     const uint16_t* key = keys + t * kHeadDim;
-    prefetch_row(values + t * kHeadDim);
     Vec8 sum[8] = {};
     for (int d = 0; d < kHeadDim; d += 8) {
+      if (d % 32 == 0) prefetch(values + t * kHeadDim + d);
       const Vec8 kd = load_bf16x8(key + d);
       for (int r = 0; r < 8; ++r) sum[r] = _mm256_fmadd_ps(kd, load(q + r * kHeadDim + d), sum[r]);
     }
@@ -203,10 +206,10 @@ void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, c
   alignas(32) float factor[8];
   store(factor, shrink);
   for (int d = 0; d < kHeadDim; d += 8) {
-    for (int row = 0; row < 2; ++row) prefetch_row(next_keys + (d / 4 + row) * kHeadDim);
     Vec8 acc[8];
     for (int r = 0; r < 8; ++r) acc[r] = _mm256_mul_ps(_mm256_broadcast_ss(factor + r), load(o + r * kHeadDim + d));
     for (int t = 0; t < span; ++t) {
+      prefetch(next_keys + (d / 8 * 64 + t) * 8);
       const Vec8 v = load_bf16x8(values + t * kHeadDim + d);
       for (int r = 0; r < 8; ++r) acc[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(scores + 8 * t + r), v, acc[r]);
     }

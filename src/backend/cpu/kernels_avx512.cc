@@ -84,6 +84,8 @@ inline Vec exp_of(Vec x) {
 
 #include "backend/cpu/kernels_any_width.inc"
 
+#include "backend/cpu/kernels_avx512_page.inc"
+
 // ---- activations
 
 void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept {
@@ -393,6 +395,7 @@ void use_avx512_kernels(KernelTable* table) noexcept {
   table->expand_tile = expand_tile;
   table->tile_product = tile_product;
   table->delta_scan = delta_scan;
+  table->attend_page = attend_page;
   table->attend_strip = attend_strip;
   table->exp = exp_all;
 }
