@@ -16,7 +16,8 @@ declare -A may=(
   [convert]='base quant formats ops model text'
   [engine]='base quant formats ops model text backend/reference backend/cpu'
   [bench]='base quant formats ops model text backend/cpu engine'
-  [app]='base quant formats ops model text backend/cpu engine convert bench'
+  [eval]='base quant formats text engine'
+  [app]='base quant formats ops model text backend/cpu engine convert bench eval'
 )
 
 bad=0

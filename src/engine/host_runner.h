@@ -29,9 +29,6 @@ struct RunnerModel {
   std::unique_ptr<Pool> pool;  // of a backend that uses one
 };
 
-// Logit rows of one pass, at most. More are asked for only when whole texts are scored; then passes get shorter.
-inline constexpr int kMaxLogitRows = 64;
-
 template <Ops O>
 class HostRunner final : public Runner {
  public:
@@ -45,10 +42,10 @@ class HostRunner final : public Runner {
         options_(options),
         shape_(config()),
         pool_(shape_.page_size(), page_limit(options)),
-        scratch_(config(), options.chunk, std::min(options.chunk, kMaxLogitRows)) {
+        scratch_(config(), options.chunk, std::min(options.chunk, options.logit_rows)) {
     ids_.reserve(options.chunk);
     runs_.reserve(options.chunk);
-    wanted_.reserve(kMaxLogitRows);
+    wanted_.reserve(scratch_.max_logits());
     pieces_.reserve(options.chunk);
   }
 

@@ -30,16 +30,17 @@ Result<void> check_options(const RunnerOptions& o, const ModelConfig& config) {
   if (o.sequences < 1 || o.sequences > 4096)
     return invalid(fmt::format("{} sequences: expected 1 to 4096", o.sequences));
   if (o.chunk < 1 || o.chunk > 8192) return invalid(fmt::format("a chunk of {} rows: expected 1 to 8192", o.chunk));
+  if (o.logit_rows < 1) return invalid(fmt::format("{} rows of logits: expected 1 or more", o.logit_rows));
   if (o.threads < 0 || o.threads > 64)
     return invalid(fmt::format("{} threads: expected 1 to 64, or 0 for all", o.threads));
   return {};
 }
 
 template <Ops O>
-uint64_t scratch_bytes(const ModelConfig& c, int rows) {
+uint64_t scratch_bytes(const ModelConfig& c, int rows, int logit_rows) {
   const uint64_t per_row = 4 * uint64_t(c.hidden) + (2 * c.heads + 2 * c.kv_heads) * kHeadDim + c.conv_channels() +
                            c.v_heads * (kGdnDim + 2) + std::max(c.heads * kHeadDim, c.v_heads * kGdnDim);
-  return sizeof(typename O::Real) * (per_row * rows + uint64_t(std::min(rows, kMaxLogitRows)) * (c.vocab + c.hidden)) +
+  return sizeof(typename O::Real) * (per_row * rows + uint64_t(std::min(rows, logit_rows)) * (c.vocab + c.hidden)) +
          sizeof(float) * uint64_t(c.vocab);
 }
 
@@ -51,7 +52,7 @@ MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
   plan.weights = model.checkpoint.total_bytes();
   plan.kv = uint64_t(Runner::page_limit(o)) * shape.page_size() * sizeof(typename Runner::Kv);
   plan.recurrent = o.sequences * (shape.recurrent_size() + shape.window_size()) * sizeof(typename O::Real);
-  plan.scratch = scratch_bytes<O>(model.weights.config, o.chunk);
+  plan.scratch = scratch_bytes<O>(model.weights.config, o.chunk, o.logit_rows);
   return plan;
 }
 

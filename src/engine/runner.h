@@ -42,6 +42,7 @@ struct RunnerOptions {
   int context = 4096;   // most positions of one sequence; sets the size of the page pool
   int sequences = 1;    // how many full contexts the page pool holds
   int chunk = 512;      // most rows of one pass; longer prompts go in chunks
+  int logit_rows = 64;  // most rows of logits in one pass; where all are asked for, passes get no longer than this
   // Where the time, bytes and multiplications of each verb are added up; only the cpu backend can. Must outlive the
   // runner. Null: nothing is timed.
   Profile* profile = nullptr;

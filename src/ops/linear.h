@@ -58,10 +58,14 @@ void dequantize_row(const Linear& w, int r, std::span<T> row) {
     return;
   }
   const auto* codes = reinterpret_cast<const uint8_t*>(w.weight + r * w.row_bytes());
-  for (int c = 0; c < w.in; ++c) {
-    const size_t g = size_t(r) * w.groups() + c / kGroup;
-    const int code = w.format == Linear::Format::kAffine8 ? codes[c] : (codes[c / 2] >> (c % 2 * 4)) & 15;
-    row[c] = static_cast<T>(load_bf16(w.scales, g)) * static_cast<T>(code) + static_cast<T>(load_bf16(w.biases, g));
+  const bool bytes = w.format == Linear::Format::kAffine8;
+  for (int g = 0; g < w.groups(); ++g) {
+    const size_t at = size_t(r) * w.groups() + g;
+    const T scale = load_bf16(w.scales, at), bias = load_bf16(w.biases, at);
+    for (int c = g * kGroup; c < (g + 1) * kGroup; ++c) {
+      const int code = bytes ? codes[c] : (codes[c / 2] >> (c % 2 * 4)) & 15;
+      row[c] = scale * static_cast<T>(code) + bias;
+    }
   }
 }
 

@@ -57,6 +57,12 @@ TEST(Errors, UsageIsExitCode2) {
       {{"bench", "--profile", "--backend", "reference"}, "--profile"},
       {{"eval"}, "subcommand"},
       {{"eval", "logits", "--out", "x"}, "--ids"},
+      {{"eval", "perplexity"}, "one text"},
+      {{"eval", "perplexity", "--ids", "a", "b"}, "one text"},
+      {{"eval", "perplexity", "--window", "8", "--stride", "9", "a"}, "--stride"},
+      {{"eval", "compare", "--reference", "a", "b"}, "one text"},
+      {{"eval", "compare", "--reference", "a", "--resume", "b"}, "--resume"},
+      {{"eval", "compare", "--against-backend", "abacus", "a"}, "--against-backend"},
   };
   for (const auto& [args, what] : cases) {
     std::string line;
@@ -95,6 +101,13 @@ TEST(Errors, BadInputFiles) {
     ASSERT_TRUE(write_file(dir / "ids.json", ids));
     expect_error(run_program({"eval", "logits", "--ids", dir / "ids.json", "--out", dir / "o"}), 1, "ids.json");
   }
+  ASSERT_TRUE(write_file(dir / "short.txt", "a"));
+  expect_error(run_program({"eval", "perplexity", dir / "short.txt"}), 1, "at least 2");
+  ASSERT_TRUE(write_file(dir / "ids.json", "[1, 2, 99999]"));  // the last one is only predicted
+  expect_error(run_program({"eval", "perplexity", "--ids", dir / "ids.json"}), 1, "99999");
+  expect_error(run_program({"eval", "compare", "--reference", dir / "ids.json"}), 1, "ids.json");
+  expect_error(run_program({"eval", "perplexity", "--ids", dir / "ids.json", "--resume", dir / "short.txt"}), 1,
+               "short.txt");
 }
 
 TEST(Errors, HelpTeaches) {

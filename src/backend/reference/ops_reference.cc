@@ -19,9 +19,7 @@ double softplus(double t) {
 }
 
 double dot(std::span<const double> a, std::span<const double> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
+  return std::transform_reduce(a.begin(), a.end(), b.begin(), 0.0);
 }
 
 // (mean(x²) + eps)^-½
@@ -29,21 +27,12 @@ double inverse_rms(std::span<const double> x, double eps) {
   return 1 / std::sqrt(dot(x, x) / static_cast<double>(x.size()) + eps);
 }
 
-std::vector<double> times(const Linear& w, std::span<const double> x) {
-  std::vector<double> y(w.out), row(w.in);
-  for (int r = 0; r < w.out; ++r) {
-    dequantize_row<double>(w, r, row);
-    y[r] = dot(row, x);
-  }
-  return y;
-}
-
-std::vector<double> swiglu(const Mlp& w, std::span<const double> x) {
-  std::vector<double> inner = times(w.gate, x);
-  const std::vector<double> up = times(w.up, x);
-  for (size_t i = 0; i < inner.size(); ++i) inner[i] = silu(inner[i]) * up[i];
-  return times(w.down, inner);
-}
+// Rows of their own.
+struct Rows {
+  Rows(size_t rows, int cols) : values(rows * cols), matrix(values.data(), static_cast<int>(rows), cols) {}
+  std::vector<double> values;
+  Mat<double> matrix;
+};
 
 }  // namespace
 
@@ -210,23 +199,39 @@ void ReferenceOps::gated_rmsnorm(Matrix o, Matrix z, Vec gamma, Matrix y) {
 }
 
 void ReferenceOps::moe(Matrix x, const Moe& w, Matrix y) {
+  const size_t experts = w.experts.size();
+  Rows router(x.rows, w.router.out), shared_gate(x.rows, 1),
+      p(x.rows, w.router.out + 1);  // p: weights, shared one last
+  project(x, {&w.router, &w.shared_gate}, {router.matrix, shared_gate.matrix});
   for (int i = 0; i < x.rows; ++i) {
-    const std::vector<double> r = times(w.router, x[i]);
-    std::vector<int> order(r.size());
+    const auto r = router.matrix[i];
+    std::vector<int> order(experts);
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, [&](int l, int m) { return r[l] > r[m]; });
     order.resize(w.top_k);
     double total = 0;
     for (int e : order) total += std::exp(r[e] - r[order[0]]);
-
-    const double shared_weight = sigmoid(times(w.shared_gate, x[i])[0]);
-    std::vector<double> sum = swiglu(w.shared, x[i]);
-    for (double& s : sum) s *= shared_weight;
-    for (int e : order) {
-      const std::vector<double> out = swiglu(w.experts[e], x[i]);
-      for (size_t c = 0; c < sum.size(); ++c) sum[c] += std::exp(r[e] - r[order[0]]) / total * out[c];
+    for (int e : order) p.matrix[i][e] = std::exp(r[e] - r[order[0]]) / total;
+    p.matrix[i][experts] = sigmoid(shared_gate.matrix[i][0]);
+    std::ranges::fill(y[i], 0.0);
+  }
+  for (size_t e = 0; e <= experts; ++e) {
+    const Mlp& mlp = e < experts ? w.experts[e] : w.shared;
+    std::vector<int32_t> rows;
+    for (int i = 0; i < x.rows; ++i) {
+      if (p.matrix[i][e] > 0) rows.push_back(i);
     }
-    std::ranges::copy(sum, y.row(i));
+    if (rows.empty()) continue;
+    Rows in(rows.size(), x.cols), gate(rows.size(), mlp.gate.out), up(rows.size(), mlp.up.out),
+        out(rows.size(), y.cols);
+    gather(x, rows, in.matrix);
+    project(in.matrix, {&mlp.gate, &mlp.up}, {gate.matrix, up.matrix});
+    for (size_t i = 0; i < gate.values.size(); ++i) gate.values[i] = silu(gate.values[i]) * up.values[i];
+    project(gate.matrix, {&mlp.down}, {out.matrix});
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto sum = y[rows[i]];
+      for (int c = 0; c < y.cols; ++c) sum[c] += p.matrix[rows[i]][e] * out.matrix[i][c];
+    }
   }
 }
 
