@@ -93,7 +93,8 @@ Result<void> bench(const Options& o) {
   CALLA_TRY(check_writable(o.svg));
   BenchOptions options;
   CALLA_ASSIGN(options.model, model_folder(o.model.model));
-  options.model = fs::weakly_canonical(options.model);
+  std::error_code error;
+  if (const fs::path whole = fs::canonical(options.model, error); !error) options.model = whole;  // named in the report
   options.runner = runner_options(o.model);
   CALLA_ASSIGN(options.rows, choose_rows(o, options.model));
   options.rounds = o.rounds;

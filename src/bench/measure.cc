@@ -14,9 +14,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-class Meter {
+class RowMeter {
  public:
-  Meter(Runner& runner, const BenchRow& row, const MeasureOptions& options)
+  RowMeter(Runner& runner, const BenchRow& row, const MeasureOptions& options)
       : runner_(runner),
         row_(row),
         options_(options),
@@ -71,7 +71,7 @@ class Meter {
   Result<void> feed(std::span<const int32_t> tokens, Step::Logits wanted) {
     const Step step{sequence_.get(), tokens, wanted};
     const auto report = [](void* self, int done) {
-      const Meter& m = *static_cast<Meter*>(self);
+      const RowMeter& m = *static_cast<RowMeter*>(self);
       return !m.options_.on_tokens || m.options_.on_tokens(m.done_ + done);
     };
     CALLA_TRY(runner_.forward({&step, 1}, logits_, report, this));
@@ -102,7 +102,7 @@ class Meter {
 }  // namespace
 
 Result<std::vector<BenchRound>> measure(Runner& runner, const BenchRow& row, const MeasureOptions& options) {
-  Meter meter(runner, row, options);
+  RowMeter meter(runner, row, options);
   std::vector<BenchRound> rounds;
   for (int i = 0; i < options.rounds; ++i) {
     CALLA_ASSIGN(BenchRound round, meter.round());

@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "base/progress.h"
@@ -65,12 +66,21 @@ std::string ratios(const BenchReport& r) {
   };
   std::string out = fmt::format("\n{:>13} {:>13} {:>7} {:>13} {:>7}   (the peer, and ours / the peer's)\n", "context",
                                 "prefill tok/s", "ratio", "decode tok/s", "ratio");
+  bool any = false;
   for (const BenchResult& row : r.results) {
     const PeerRates peer = peer_rates(r.peer_tests, row.row);
+    any = any || peer.prefill > 0 || peer.decode > 0;
     out += fmt::format("{:>13} {} {}{}\n", row.row.name(), cells(row.summary.prefill_rate, peer.prefill),
                        cells(row.summary.decode_rate, peer.decode), row.summary.refused.empty() ? "" : "  REFUSED");
   }
-  return out;
+  if (any) return out;
+  // Nothing can be compared: say what there was, a test of each shape once.
+  std::set<std::string> shapes;
+  for (const PeerTest& t : r.peer_tests) {
+    shapes.insert(fmt::format("{} {} at {}", t.kind == PeerTest::Kind::kPrefill ? "prefill" : "decode",
+                              format_count(t.tokens), format_count(t.depth)));
+  }
+  return out + fmt::format("the peer measured other shapes: {}\n", fmt::join(shapes, ", "));
 }
 
 Profile sum(const std::vector<BenchRound>& rounds, Profile BenchRound::*verbs) {
@@ -201,6 +211,10 @@ Json json_of(const ModelConfig& c) {
 }
 
 }  // namespace
+
+int BenchReport::refused() const {
+  return static_cast<int>(std::ranges::count_if(results, [](const auto& r) { return !r.summary.refused.empty(); }));
+}
 
 std::string report_text(const BenchReport& r) {
   std::string out = head(r) + table(r);

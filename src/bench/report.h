@@ -11,7 +11,8 @@
 
 namespace calla {
 
-// What the machine can do at most (bench/ceilings.h): the best of a measurement before each round and one after the last.
+// What the machine can do at most (bench/ceilings.h): the best of a measurement before each round and one after the
+// last.
 struct Ceilings {
   double read = 0;  // bytes a second
   double int8 = 0;  // multiplications a second

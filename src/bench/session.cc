@@ -150,10 +150,6 @@ class Session {
 
 }  // namespace
 
-int BenchReport::refused() const {
-  return static_cast<int>(std::ranges::count_if(results, [](const auto& r) { return !r.summary.refused.empty(); }));
-}
-
 Result<BenchReport> run_bench(const BenchOptions& options, const std::atomic<bool>& cancel) {
   return Session(options, cancel).run();
 }

@@ -73,6 +73,15 @@ TEST(Report, TableAndRatios) {
   EXPECT_EQ(text.find("between them"), std::string::npos) << "nothing was profiled";
 }
 
+TEST(Report, SaysWhatAPeerMeasuredIfNothingCanBeCompared) {
+  BenchReport r = report();
+  EXPECT_EQ(report_text(r).find("other shapes"), std::string::npos);
+  r.peer_tests = {{PeerTest::Kind::kPrefill, 2048, 0, {20}},
+                  {PeerTest::Kind::kDecode, 64, 0, {4}},
+                  {PeerTest::Kind::kDecode, 64, 0, {5}}};
+  EXPECT_NE(report_text(r).find("other shapes: decode 64 at 0, prefill 2,048 at 0\n"), std::string::npos);
+}
+
 TEST(Report, ProfileAddsUp) {
   BenchReport r = report();
   r.profiled = true;
