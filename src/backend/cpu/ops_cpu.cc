@@ -86,7 +86,7 @@ void CpuOps::for_buffers(const Plan& p, F f) {
 
 template <class F>
 void CpuOps::for_local_buffers(const Plan& p, F f) {
-  f(&Local::rows, size_t{kDotRows} * p.widest);
+  f(&Local::rows, size_t{kDotBlock} * p.widest);
   f(&Local::tile, size_t{1});
   f(&Local::gate, size_t{kTokenBlock} * kRowBlock);
   f(&Local::up, size_t{kTokenBlock} * kRowBlock);
@@ -218,10 +218,16 @@ void CpuOps::product(const Linear& w, int row, int rows, Product route, const In
     case Product::kGemvInt8:
       return gemv_int8(all, in, index, count, y, y_stride);
     case Product::kDotsF32:
-      for (int r = 0; r < rows; r += kDotRows) {
-        const int n = std::min(kDotRows, rows - r);
-        for (int i = 0; i < n; ++i) expand_of(kernel_, w.format)(all, r + i, local.rows.data() + size_t(i) * w.in);
-        kernel_.dots(local.rows.data(), n, in.x.data, in.x.stride, index, count, w.in, y + r, y_stride);
+      for (int r = 0; r < rows; r += kDotBlock) {
+        const int block = std::min(kDotBlock, rows - r);
+        const auto expanded = [&](int i) { return local.rows.data() + size_t(i) * w.in; };
+        for (int i = 0; i < block; ++i) expand_of(kernel_, w.format)(all, r + i, expanded(i));
+        for (int t = 0; t < count; t += kDotBlock) {
+          for (int i = 0; i < block; i += kDotRows) {
+            kernel_.dots(expanded(i), std::min(kDotRows, block - i), in.x.data, in.x.stride, index + t,
+                         std::min(kDotBlock, count - t), w.in, y + t * y_stride + r + i, y_stride);
+          }
+        }
       }
       return;
     case Product::kTileInt8:

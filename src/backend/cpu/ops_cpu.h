@@ -70,7 +70,7 @@ class CpuOps {
 
   // Scratch of one thread.
   struct Local {
-    Buffer<float> rows;  // expanded weight rows: [kDotRows][widest]
+    Buffer<float> rows;  // expanded weight rows: [kDotBlock][widest]
     Buffer<WeightTile> tile;
     Buffer<float> gate, up;  // [kTokenBlock][kRowBlock]
     Buffer<float> q, k, gates,

@@ -57,11 +57,13 @@ inline constexpr int kTokenBlock = 128;
 constexpr int outer_block(int count) {
   return count <= 2 ? kRowBlock : kRowBlock / 2;
 }
-// Rows of the router in one task, and expanded rows that one f32 product holds.
+// Rows of the router in one task.
 inline constexpr int kRouterBlock = 16;
+// Products in f32: so many expanded rows meet so many tokens at a time, four rows a call, so that both stay in L2.
+inline constexpr int kDotBlock = 16;
 inline constexpr int kDotRows = 4;
 // Channels of one task of the convolution.
-inline constexpr int kConvBlock = 512;
+inline constexpr int kConvBlock = 256;
 
 // Tokens whose normalised q and k a task of the delta rule holds at a time.
 inline constexpr int kScanBlock = 64;
