@@ -8,7 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
+#include <limits>
+#include <optional>
 
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
@@ -16,22 +17,37 @@
 #endif
 
 namespace calla {
+
+namespace fs = std::filesystem;
+
 namespace {
 
-// cgroup v2: "max 100000" or "200000 100000" (quota and period in µs).
-double cgroup_quota() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+// Quota over period, both in µs, of two files or of one file with both; no limit where a file is missing or says so
+// ("max", -1).
+double quota_of(const fs::path& quota_file, const fs::path& period_file) {
+  std::ifstream file(quota_file), second(period_file);
   std::string quota;
   double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 1e9;
-  return std::strtod(quota.c_str(), nullptr) / period;
+  file >> quota;
+  (quota_file == period_file ? file : second) >> period;
+  const double time = std::strtod(quota.c_str(), nullptr);
+  return time > 0 && period > 0 ? time / period : kNoLimit;
 }
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::max(1, std::min(allowed, static_cast<int>(std::ceil(std::min(cgroup_quota(), 1e6)))));
+// The group of a line of /proc/self/cgroup, "id:controllers:/group", if it is version 2 (no controllers) or has the
+// controller "cpu".
+struct Group {
+  std::string path;
+  bool version2;
+};
+std::optional<Group> cpu_group(const std::string& line) {
+  const size_t first = line.find(':'), second = line.find(':', first + 1);
+  if (first == std::string::npos || second == std::string::npos) return {};
+  const std::string controllers = line.substr(first + 1, second - first - 1);
+  if (!controllers.empty() && (',' + controllers + ',').find(",cpu,") == std::string::npos) return {};
+  return Group{line.substr(second + 1), controllers.empty()};
 }
 
 std::string model_name() {
@@ -74,6 +90,32 @@ CpuInfo detect() {
 }
 
 }  // namespace
+
+// A group's limit holds for all below it, so the tightest one on the way up counts. Groups that a container cannot see
+// have no files there and are passed over.
+double cgroup_cpus(const fs::path& root) {
+  std::ifstream groups(root / "proc/self/cgroup");
+  double cpus = kNoLimit;
+  for (std::string line; std::getline(groups, line);) {
+    const auto group = cpu_group(line);
+    if (!group) continue;
+    const fs::path mount = root / (group->version2 ? "sys/fs/cgroup" : "sys/fs/cgroup/cpu");
+    for (fs::path at = fs::path(group->path).relative_path();; at = at.parent_path()) {
+      const fs::path dir = mount / at;
+      cpus = std::min(cpus, group->version2 ? quota_of(dir / "cpu.max", dir / "cpu.max")
+                                            : quota_of(dir / "cpu.cfs_quota_us", dir / "cpu.cfs_period_us"));
+      if (at.empty()) break;
+    }
+  }
+  return cpus;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, static_cast<int>(std::ceil(std::min<double>(allowed, cgroup_cpus("/")))));
+}
 
 const CpuInfo& cpu_info() {
   static const CpuInfo info = detect();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 namespace calla {
@@ -12,9 +13,18 @@ struct CpuInfo {
   bool amx = false;     // tiles of int8, and all of avx512; the kernel has been asked for their registers and agreed
   bool neon_dotprod = false;
   bool neon_i8mm = false;
-  int cores = 1;  // processors this process may run on: affinity and cgroup quota respected, at least 1
+  int cores = 1;  // usable_cores() when the process asked first
 };
 
 const CpuInfo& cpu_info();
+
+// Processors that the calling thread may run on: its affinity and the quota of its control groups (rounded up)
+// respected, at least 1.
+int usable_cores();
+
+// How many processors' time the control groups of this process allow it, of version 1 (cpu.cfs_quota_us) or 2
+// (cpu.max), its own or one above; infinity: no limit. Reads proc/self/cgroup and sys/fs/cgroup below `root`, which is
+// "/" except in tests.
+double cgroup_cpus(const std::filesystem::path& root);
 
 }  // namespace calla

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -22,10 +23,26 @@ inline void relax() {
 #endif
 }
 
-// About 20 µs of pauses, then some yields: a region of a decode step lasts 10 to 500 µs, so the next one usually starts
-// meanwhile.
-constexpr int kSpins = 2000;
-constexpr int kYields = 50;
+// The next region of a step usually starts within some microseconds of the last one's end; a sampler or a page of text
+// take longer.
+constexpr auto kSpinTime = std::chrono::microseconds(50);
+constexpr auto kYieldTime = std::chrono::microseconds(200);
+
+// Asks `ready` again and again: between pauses, then between yields, so that a thread that is ready to run gets this
+// processor. False after kYieldTime, unless `patient`. Time is what counts: a pause takes 10 to 140 cycles.
+template <class F>
+bool await_busily(bool patient, const F& ready) {
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return true;
+      relax();
+    }
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited > kYieldTime && !patient) return false;
+    if (waited > kSpinTime) std::this_thread::yield();
+  }
+}
 
 }  // namespace
 
@@ -70,15 +87,12 @@ struct Pool::Impl {
 
   // Waits for a generation other than `seen`: spins, yields, then sleeps.
   uint64_t await(uint64_t seen) {
-    for (int i = 0; i < kSpins + kYields; ++i) {
-      const uint64_t now = gate.load(std::memory_order_acquire);
-      if (now / kGeneration != seen) return now;
-      if (i < kSpins) {
-        relax();
-      } else {
-        std::this_thread::yield();
-      }
-    }
+    uint64_t now = 0;
+    const auto changed = [&] {
+      now = gate.load(std::memory_order_acquire);
+      return now / kGeneration != seen;
+    };
+    if (await_busily(false, changed)) return now;
     std::unique_lock lock(mutex);
     sleepers.fetch_add(1);
     wake.wait(lock, [&] { return gate.load() / kGeneration != seen; });
@@ -105,13 +119,7 @@ struct Pool::Impl {
     }
     drain(0);
     gate.fetch_and(~kOpen);
-    for (int i = 0; (gate.load(std::memory_order_acquire) & kInside) != 0; ++i) {
-      if (i < kSpins) {
-        relax();
-      } else {
-        std::this_thread::yield();
-      }
-    }
+    await_busily(true, [&] { return (gate.load(std::memory_order_acquire) & kInside) == 0; });
   }
 
   const int count;
@@ -119,7 +127,7 @@ struct Pool::Impl {
   alignas(64) std::atomic<int> next{0};
   alignas(64) std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
-  Job job;
+  alignas(64) Job job;
   std::mutex mutex;
   std::condition_variable wake;
   std::vector<std::thread> workers;

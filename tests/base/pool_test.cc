@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -48,6 +49,28 @@ TEST_P(PoolTest, WakesAfterSleep) {
     std::atomic<int> sum{0};
     pool.run(100, [&](int i) { sum += i; });
     EXPECT_EQ(sum.load(), 4950);
+  }
+}
+
+// A thread that the system takes away, whichever it is, keeps back no index but its own: the others finish the rest.
+TEST_P(PoolTest, AStalledThreadDelaysOnlyItsOwnIndex) {
+  Pool pool(GetParam());
+  if (pool.threads() == 1) return;  // nobody is left to do the rest
+  for (const int stalled : {0, 1, 499, 999}) {
+    std::atomic<int> done{0};
+    std::atomic<bool> late{false};
+    pool.run(1000, [&](int i) {
+      if (i == stalled) {
+        const auto start = std::chrono::steady_clock::now();
+        while (done.load() < 999 && !late) {
+          late = std::chrono::steady_clock::now() - start > std::chrono::seconds(60);
+          std::this_thread::yield();
+        }
+      }
+      ++done;
+    });
+    EXPECT_FALSE(late) << stalled;
+    EXPECT_EQ(done.load(), 1000);
   }
 }
 
