@@ -52,6 +52,9 @@ struct WeightTile {
   alignas(64) uint8_t codes[kTileBlocks][16][kBlockRows][4];
   alignas(64) float scales[kTileBlocks][kBlockRows];
   alignas(64) float biases[kTileBlocks][kBlockRows];
+  // What will be expanded next: tile_product asks memory for it, a little with each block of tokens. Only a hint; rows
+  // == 0: unknown. Set by whoever owns the tile.
+  WeightRows next;
 };
 
 // Query rows of one block of attention, eight at a time; see attend_page.

@@ -35,6 +35,8 @@ inline __mmask16 first_lanes(int n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
 }
 
+#include "backend/cpu/kernels_ahead.inc"
+
 // Codes of 16 tokens from a group on, a row each: where they lie if they are evenly spaced, else copied. Rows past
 // `count` repeat the last one and are computed for nothing.
 struct Tokens {
@@ -101,6 +103,7 @@ void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows&
                   const int32_t* index, int count, bool first, float* y, int64_t y_stride) noexcept {
   configure_thread();
   const __mmask16 lanes[2] = {first_lanes(rows), first_lanes(rows - kBlockRows)};
+  Ahead ahead(tile.next, (count + kTokens - 1) / kTokens * groups);
   for (int begin = 0; begin < count; begin += kTokens, index += kTokens, y += kTokens * y_stride) {
     const int some = count - begin < kTokens ? count - begin : kTokens;
     const Tokens tokens(x, first_group, groups, index, some);
@@ -118,6 +121,7 @@ void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows&
     multiply(tile, 0, tokens, &sums[0]);
     for (int g = 0; g < groups; ++g) {
       if (g + 1 < groups) multiply(tile, g + 1, tokens, &sums[(g + 1) % 2]);
+      ahead.step();
       add_group(tile, g, sums[g % 2], x, first_group + g, index, some, lanes, y, y_stride);
     }
   }

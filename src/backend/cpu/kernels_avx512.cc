@@ -244,6 +244,8 @@ void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index,
 
 // ---- tiles of 32 rows by 8 groups
 
+#include "backend/cpu/kernels_ahead.inc"
+
 constexpr int kRows = 2 * kBlockRows;
 constexpr int kGroups = kTileBlocks / 2;
 
@@ -257,11 +259,14 @@ inline void turn_lanes(Int16* v) {
   v[3] = _mm512_unpackhi_epi64(a1, b1);
 }
 
-// One group of 16 rows: nibbles → [quad][row][4].
-inline void expand_block(const uint8_t* const* rows, int64_t at, uint8_t (*out)[kBlockRows][4]) {
-  const auto half = [&](int r) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[r] + at)); };
+// One group of 16 rows, `stride` bytes apart: nibbles → [quad][row][4].
+inline void expand_block(const uint8_t* rows, int64_t stride, uint8_t (*out)[kBlockRows][4]) {
+  const auto half = [](const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
   Int16 v[8];
-  for (int i = 0; i < 8; ++i) v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(half(i)), half(i + 8), 1);
+  for (int i = 0; i < 8; ++i) {
+    const uint8_t* row = rows + i * stride;
+    v[i] = _mm512_inserti64x4(_mm512_castsi256_si512(half(row)), half(row + 8 * stride), 1);
+  }
   turn_lanes(v);
   turn_lanes(v + 4);
   // Of v[d] and v[4 + d], lanes 0 and 2 hold quad d of all rows, lanes 1 and 3 quad 4 + d.
@@ -277,19 +282,13 @@ inline void expand_block(const uint8_t* const* rows, int64_t at, uint8_t (*out)[
   }
 }
 
-// Scales or biases of 16 rows × `groups` groups → f32 [group][row], every second row of `out`.
-inline void turn_bf16(const uint8_t* const* rows, int groups, float (*out)[kBlockRows]) {
+// Scales or biases of 16 rows × 8 groups → f32 [group][row], every second row of `out`.
+inline void turn_bf16(const uint8_t* rows, int64_t stride, float (*out)[kBlockRows]) {
+  const auto part = [&](int r) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + r * stride)); };
   Int16 v[4];
-  const auto four = [&](auto part, int i) {
-    const Int16 one = _mm512_inserti32x4(_mm512_castsi128_si512(part(rows[i])), part(rows[i + 4]), 1);
-    return _mm512_inserti32x4(_mm512_inserti32x4(one, part(rows[i + 8]), 2), part(rows[i + 12]), 3);
-  };
-  if (groups == kGroups) {
-    const auto whole = [](const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
-    for (int i = 0; i < 4; ++i) v[i] = four(whole, i);
-  } else {
-    const auto lanes = static_cast<__mmask8>((1 << groups) - 1);
-    for (int i = 0; i < 4; ++i) v[i] = four([&](const uint8_t* p) { return _mm_maskz_loadu_epi16(lanes, p); }, i);
+  for (int i = 0; i < 4; ++i) {
+    const Int16 two = _mm512_inserti32x4(_mm512_castsi128_si512(part(i)), part(i + 4), 1);
+    v[i] = _mm512_inserti32x4(_mm512_inserti32x4(two, part(i + 8), 2), part(i + 12), 3);
   }
   turn_lanes(v);
   for (int d = 0; d < 4; ++d) {
@@ -298,26 +297,45 @@ inline void turn_bf16(const uint8_t* const* rows, int groups, float (*out)[kBloc
   }
 }
 
-void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
-  for (int half = 0; half < 2; ++half) {
-    const uint8_t *rows[kBlockRows], *scales[kBlockRows], *biases[kBlockRows];
-    for (int i = 0; i < kBlockRows; ++i) {
-      const int r = kBlockRows * half + i < w.rows ? kBlockRows * half + i : w.rows - 1;
-      rows[i] = w.weight + r * w.weight_stride;
-      scales[i] = w.scales + r * w.group_stride;
-      biases[i] = w.biases + r * w.group_stride;
+// The rows of a tile that is not full, as a full one: the last row repeats, groups that are missing hold anything.
+struct Padded {
+  uint8_t weight[kRows][kGroups * kGroup / 2], scales[kRows][2 * kGroups], biases[kRows][2 * kGroups];
+
+  explicit Padded(const WeightRows& w) {
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t r = i < w.rows ? i : w.rows - 1;
+      __builtin_memcpy(weight[i], w.weight + r * w.weight_stride, static_cast<unsigned>(w.groups * kGroup / 2));
+      __builtin_memcpy(scales[i], w.scales + r * w.group_stride, static_cast<unsigned>(2 * w.groups));
+      __builtin_memcpy(biases[i], w.biases + r * w.group_stride, static_cast<unsigned>(2 * w.groups));
     }
-    for (int g = 0; g < w.groups; ++g) expand_block(rows, g * (kGroup / 2), tile->codes[2 * g + half]);
-    turn_bf16(scales, w.groups, tile->scales + half);
-    turn_bf16(biases, w.groups, tile->biases + half);
   }
+  WeightRows all(int groups) const {
+    return {weight[0], scales[0], biases[0], sizeof weight[0], sizeof scales[0], kRows, groups};
+  }
+};
+
+inline void expand_full(const WeightRows& w, WeightTile* tile) {
+  for (int half = 0; half < 2; ++half) {
+    const int64_t row = kBlockRows * half;
+    const uint8_t* codes = w.weight + row * w.weight_stride;
+    for (int g = 0; g < w.groups; ++g) {
+      expand_block(codes + g * (kGroup / 2), w.weight_stride, tile->codes[2 * g + half]);
+    }
+    turn_bf16(w.scales + row * w.group_stride, w.group_stride, tile->scales + half);
+    turn_bf16(w.biases + row * w.group_stride, w.group_stride, tile->biases + half);
+  }
+}
+
+void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
+  if (w.rows == kRows && w.groups == kGroups) return expand_full(w, tile);
+  expand_full(Padded(w).all(w.groups), tile);
 }
 
 // 32 rows × T tokens. Lane r of a vector belongs to row r: every quad of codes meets one broadcast quad of activations.
 // A group's sum of 64 products is exact in int32.
 template <int T>
 inline void tile_block(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
-                       const int32_t* index, bool first, float* y, int64_t y_stride) {
+                       const int32_t* index, bool first, float* y, int64_t y_stride, Ahead& ahead) {
   const __mmask16 lanes[2] = {first_lanes(rows), first_lanes(rows - kBlockRows)};
   const int8_t* codes[T];
   const float *scales[T], *sums[T];
@@ -344,6 +362,7 @@ inline void tile_block(const WeightTile& tile, int rows, int groups, const Quant
         acc[t][1] = _mm512_dpbusd_epi32(acc[t][1], w1, a);
       }
     }
+    ahead.step();
     for (int t = 0; t < T; ++t) {
       const Vec step = set(scales[t][g]), sum = set(sums[t][g]);
       for (int i = 0; i < 2; ++i) {
@@ -359,7 +378,7 @@ inline void tile_block(const WeightTile& tile, int rows, int groups, const Quant
 }
 
 using TileBlock = void (*)(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
-                           const int32_t* index, bool first, float* y, int64_t y_stride);
+                           const int32_t* index, bool first, float* y, int64_t y_stride, Ahead& ahead);
 constexpr int kMostTokens = 8;
 constexpr TileBlock kTileBlockOf[kMostTokens] = {tile_block<1>, tile_block<2>, tile_block<3>, tile_block<4>,
                                                  tile_block<5>, tile_block<6>, tile_block<7>, tile_block<8>};
@@ -367,9 +386,10 @@ constexpr TileBlock kTileBlockOf[kMostTokens] = {tile_block<1>, tile_block<2>, t
 // Blocks as equal as possible: 9 tokens as 5 + 4, since few tokens leave the chains of sums waiting.
 void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
                   const int32_t* index, int count, bool first, float* y, int64_t y_stride) noexcept {
-  for (int blocks = (count + kMostTokens - 1) / kMostTokens; blocks > 0; --blocks) {
+  int blocks = (count + kMostTokens - 1) / kMostTokens;
+  for (Ahead ahead(tile.next, blocks * groups); blocks > 0; --blocks) {
     const int tokens = count / blocks;
-    kTileBlockOf[tokens - 1](tile, rows, groups, x, first_group, index, first, y, y_stride);
+    kTileBlockOf[tokens - 1](tile, rows, groups, x, first_group, index, first, y, y_stride, ahead);
     index += tokens;
     y += tokens * y_stride;
     count -= tokens;

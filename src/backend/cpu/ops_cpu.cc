@@ -27,12 +27,13 @@ WeightRows rows_of(const Linear& w, int row, int rows) {
           w.groups()};
 }
 
-// Columns of groups [group, group + groups) only.
-WeightRows groups_of(WeightRows w, int group, int groups) {
-  w.weight += group * (kGroup / 2);
-  w.scales += 2 * group;
-  w.biases += 2 * group;
-  w.groups = groups;
+// The tile of `w` that begins at this row and group.
+WeightRows tile_at(WeightRows w, int row, int group, const KernelTable& k) {
+  w.weight += row * w.weight_stride + group * (kGroup / 2);
+  w.scales += row * w.group_stride + 2 * group;
+  w.biases += row * w.group_stride + 2 * group;
+  w.rows = std::min(k.tile_rows, w.rows - row);
+  w.groups = std::min(k.tile_groups, w.groups - group);
   return w;
 }
 
@@ -210,7 +211,7 @@ void CpuOps::gemv_int8(const WeightRows& w, const Input& in, const int32_t* inde
 }
 
 void CpuOps::product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index,
-                     int count, float* y, int64_t y_stride, Local& local) const {
+                     int count, float* y, int64_t y_stride, Local& local, const Linear* then) const {
   const WeightRows all = rows_of(w, row, rows);
   switch (route) {
     case Product::kGemvF32:
@@ -232,12 +233,16 @@ void CpuOps::product(const Linear& w, int row, int rows, Product route, const In
       return;
     case Product::kTileInt8:
       for (int r = 0; r < rows; r += kernel_.tile_rows) {
-        const int n = std::min(kernel_.tile_rows, rows - r);
         for (int g = 0; g < all.groups; g += kernel_.tile_groups) {
-          const WeightRows part = groups_of(rows_of(w, row + r, n), g, std::min(kernel_.tile_groups, all.groups - g));
-          kernel_.expand_tile(part, local.tile.data());
+          WeightTile& tile = *local.tile.data();
+          const WeightRows part = tile_at(all, r, g, kernel_);
+          tile.next = g + part.groups < all.groups ? tile_at(all, r, g + part.groups, kernel_)
+                      : r + part.rows < rows       ? tile_at(all, r + part.rows, 0, kernel_)
+                      : then != nullptr            ? tile_at(rows_of(*then, row, rows), 0, 0, kernel_)
+                                                   : WeightRows{};
+          kernel_.expand_tile(part, &tile);
           for (int p = 0; p < in.plane_count; ++p) {
-            kernel_.tile_product(*local.tile.data(), n, part.groups, in.planes[p], g, index, count, g + p == 0, y + r,
+            kernel_.tile_product(tile, part.rows, part.groups, in.planes[p], g, index, count, g + p == 0, y + r,
                                  y_stride);
           }
         }

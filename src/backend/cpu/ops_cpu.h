@@ -128,9 +128,10 @@ class CpuOps {
   Input quantized(Mat<const float> x);
   Input inner_input(int rows) const;
   void quantize(const float* x, int n, const Input& in, int row, int group) const;
-  // y[t·y_stride + r] = row (row + r) of w times input row index[t], for r in [0, rows) and t in [0, count).
+  // y[t·y_stride + r] = row (row + r) of w times input row index[t], for r in [0, rows) and t in [0, count). `then`:
+  // the matrix whose same rows this thread takes next, if that is known.
   void product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index, int count,
-               float* y, int64_t y_stride, Local& local) const;
+               float* y, int64_t y_stride, Local& local, const Linear* then = nullptr) const;
 
   void gemv_int8(const WeightRows& w, const Input& in, const int32_t* index, int count, float* y,
                  int64_t y_stride) const;

@@ -112,7 +112,7 @@ void CpuOps::inner_task(const Moe& w, const ExpertTask& task, int group, const I
   const int32_t* tokens = slot_token_.data() + task.slot;
   const int row = group * kGroup;
   product(mlp.gate, row, kGroup, product_route(mlp.gate.format, mlp.gate.out, task.total), in, tokens, task.count,
-          local.gate.data(), kRowBlock, local);
+          local.gate.data(), kRowBlock, local, &mlp.up);
   product(mlp.up, row, kGroup, product_route(mlp.up.format, mlp.up.out, task.total), in, tokens, task.count,
           local.up.data(), kRowBlock, local);
   const bool int8 = takes_int8(product_route(mlp.down.format, mlp.down.out, task.total));
@@ -127,11 +127,14 @@ void CpuOps::inner_task(const Moe& w, const ExpertTask& task, int group, const I
 // y = Σ_e weight_e · down_e·inner_e for some output rows.
 void CpuOps::outer_task(const Moe& w, int row, int rows, const Input& inner, Matrix y, Local& local) {
   for (int i = 0; i < y.rows; ++i) std::fill_n(y.row(i) + row, rows, 0.0f);
+  const auto down_of = [&](const ExpertTask& task) -> const Linear& {
+    return task.expert == plan_.experts ? w.shared.down : w.experts[task.expert].down;
+  };
   for (const ExpertTask& task : expert_tasks_) {
-    const Linear& down = task.expert == plan_.experts ? w.shared.down : w.experts[task.expert].down;
+    const Linear& down = down_of(task);
     const Product route = product_route(down.format, down.out, task.total);
     product(down, row, rows, route, inner, every_row_.data() + task.slot, task.count, local.gate.data(), kRowBlock,
-            local);
+            local, &task == &expert_tasks_.back() ? nullptr : &down_of(*(&task + 1)));
     for (int t = 0; t < task.count; ++t) {
       const int slot = task.slot + t;
       kernel_.axpy(slot_weight_[slot], local.gate.data() + t * kRowBlock, rows, y.row(slot_token_[slot]) + row);
