@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,12 +40,38 @@ struct Pipe {
   }
 };
 
+// While it lives, SIGTERM and SIGHUP wait, and fd is readable once one of them has come; the end of this lets it
+// through.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGTERM);
+    sigaddset(&held, SIGHUP);
+    ::pthread_sigmask(SIG_BLOCK, &held, &before_);
+    fd_ = ::signalfd(-1, &held, SFD_CLOEXEC);
+  }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+  ~HeldSignals() {
+    if (fd_ >= 0) ::close(fd_);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  int fd() const { return fd_; }
+  const sigset_t& before() const { return before_; }
+
+ private:
+  sigset_t before_{};
+  int fd_ = -1;
+};
+
 tl::unexpected<Error> cannot_start(int error) {
   return fail(Error::Code::kIo, fmt::format("cannot start the command: {}", std::generic_category().message(error)));
 }
 
 // /bin/sh with the ends of the pipes as standard output and error; errno where it cannot be started.
-Result<pid_t> spawn_shell(const std::string& command, const Pipe& out, const Pipe& err) {
+Result<pid_t> spawn_shell(const std::string& command, const Pipe& out, const Pipe& err, const sigset_t& mask) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&actions);
@@ -58,8 +85,9 @@ Result<pid_t> spawn_shell(const std::string& command, const Pipe& out, const Pip
   sigaddset(&defaults, SIGPIPE);
   sigaddset(&defaults, SIGINT);
   ::posix_spawnattr_setsigdefault(&attributes, &defaults);
+  ::posix_spawnattr_setsigmask(&attributes, &mask);
   ::posix_spawnattr_setpgroup(&attributes, 0);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   std::string shell = "/bin/sh", flag = "-c", text = command;
   char* const args[] = {shell.data(), flag.data(), text.data(), nullptr};
   pid_t pid = -1;
@@ -88,17 +116,21 @@ std::string last_line(std::string text) {
 Result<std::string> run_command(const std::string& command, const std::atomic<bool>& cancel) {
   Pipe out, err;
   if (out.read < 0 || err.read < 0) return cannot_start(errno);
-  CALLA_ASSIGN(const pid_t pid, spawn_shell(command, out, err));
+  // This program's end must not leave the command behind, which may hold most of the memory.
+  const HeldSignals signals;
+  CALLA_ASSIGN(const pid_t pid, spawn_shell(command, out, err, signals.before()));
   out.close_write();
   err.close_write();
   std::string output, errors;
-  pollfd ends[] = {{out.read, POLLIN, 0}, {err.read, POLLIN, 0}};
+  pollfd ends[] = {{out.read, POLLIN, 0}, {err.read, POLLIN, 0}, {signals.fd(), POLLIN, 0}};
   bool stopped = false;
   while (ends[0].fd >= 0 || ends[1].fd >= 0) {
     stopped = cancel || output.size() > kMostOutput;
     if (stopped) break;
     constexpr int kMilliseconds = 100;  // how soon `cancel` is seen
-    if (::poll(ends, 2, kMilliseconds) <= 0) continue;
+    if (::poll(ends, 3, kMilliseconds) <= 0) continue;
+    stopped = ends[2].revents != 0;
+    if (stopped) break;
     if (ends[0].revents != 0 && !read_some(out.read, output)) ends[0].fd = -1;
     if (ends[1].revents != 0 && !read_some(err.read, errors)) ends[1].fd = -1;
     // Only its end is ever shown.

@@ -1,6 +1,9 @@
 // What the benchmark takes from the machine: energy counters and other programs.
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -76,6 +79,22 @@ TEST(Command, CancelEndsTheWholeGroup) {
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, Error::Code::kCancelled);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_TRUE(dir.files().empty());
+}
+
+TEST(Command, DoesNotOutliveThisProgram) {
+  ScratchDir dir;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    (void)run_command("sleep 1; echo > " + (dir / "alive").string(), false);
+    ::_exit(0);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ::kill(pid, SIGTERM);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   EXPECT_TRUE(dir.files().empty());
 }
