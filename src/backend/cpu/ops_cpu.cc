@@ -258,11 +258,14 @@ void CpuOps::project(Matrix x, std::initializer_list<const Linear*> w, std::init
   Piece pieces[kMost];
   int count = 0, tasks = 0;
   bool int8 = false;
+  // Tasks are row blocks by token blocks, those of the same rows one after the other: the weights come from memory
+  // once.
+  const int token_blocks = (x.rows + kTokenBlock - 1) / kTokenBlock;
   for (const Linear* matrix : w) {
     const Product route = product_route(matrix->format, matrix->out, x.rows);
     pieces[count] = {matrix, y.begin()[count], route, tasks};
     int8 = int8 || takes_int8(route);
-    tasks += (matrix->out + kRowBlock - 1) / kRowBlock;
+    tasks += (matrix->out + kRowBlock - 1) / kRowBlock * token_blocks;
     ++count;
   }
   CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
@@ -271,11 +274,11 @@ void CpuOps::project(Matrix x, std::initializer_list<const Linear*> w, std::init
     int i = count - 1;
     while (task < pieces[i].first_task) --i;
     const Piece& piece = pieces[i];
-    const int row = (task - piece.first_task) * kRowBlock, rows = std::min(kRowBlock, piece.w->out - row);
-    for (int t = 0; t < x.rows; t += kTokenBlock) {
-      product(*piece.w, row, rows, piece.route, in, every_row_.data() + t, std::min(kTokenBlock, x.rows - t),
-              piece.y.row(t) + row, piece.y.stride, local_[thread]);
-    }
+    const int block = task - piece.first_task;
+    const int row = block / token_blocks * kRowBlock, rows = std::min(kRowBlock, piece.w->out - row);
+    const int t = block % token_blocks * kTokenBlock;
+    product(*piece.w, row, rows, piece.route, in, every_row_.data() + t, std::min(kTokenBlock, x.rows - t),
+            piece.y.row(t) + row, piece.y.stride, local_[thread]);
   });
 }
 
