@@ -89,7 +89,7 @@ constexpr bool in_strips(int lanes) {
 // Into how many parts the pages of one task are split, so that few long contexts still keep many threads busy. Depends
 // on the batch only, not on the number of threads: results are the same for any.
 inline constexpr int kAttendSlots = 64;  // partial results that scratch has room for
-inline constexpr int kPagesPerPart = 8;  // at least
+inline constexpr int kPagesPerPart = 2;  // at least
 constexpr int page_parts(int units, int pages) {
   return std::max(1, std::min(kAttendSlots / std::max(1, units), pages / kPagesPerPart));
 }

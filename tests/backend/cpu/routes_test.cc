@@ -47,8 +47,8 @@ TEST(Routes, AttentionIsSplitByTheBatchAlone) {
   static_assert(!in_strips(8) && !in_strips(kStripsFrom - 1));
   static_assert(in_strips(kStripsFrom) && in_strips(kTaskLanes));
   static_assert(page_parts(2, 1) == 1);
-  static_assert(page_parts(2, 15) == 1);
-  static_assert(page_parts(2, 16) == 2);
+  static_assert(page_parts(2, 2 * kPagesPerPart - 1) == 1);
+  static_assert(page_parts(2, 2 * kPagesPerPart) == 2);
   static_assert(page_parts(2, 4096) == 32);
   static_assert(page_parts(32, 4096) == 2);
   static_assert(page_parts(33, 4096) == 1);
