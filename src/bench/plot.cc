@@ -14,8 +14,8 @@ namespace calla {
 namespace {
 
 // Pixels. A chart's plotting area lies inside its panel, with room for the labels.
-constexpr double kPanelWidth = 440, kHeight = 400;
-constexpr double kLeft = 64, kRight = 20, kTop = 84, kBottom = 56;
+constexpr double kPanelWidth = 460, kHeight = 400;
+constexpr double kLeft = 80, kRight = 24, kTop = 84, kBottom = 56;
 
 constexpr std::string_view kStyle = R"(<style>
   svg { font: 12px system-ui, sans-serif; }
