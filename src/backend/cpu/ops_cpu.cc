@@ -91,6 +91,7 @@ void CpuOps::for_local_buffers(const Plan& p, F f) {
   f(&Local::tile, size_t{1});
   f(&Local::gate, size_t{kTokenBlock} * kRowBlock);
   f(&Local::up, size_t{kTokenBlock} * kRowBlock);
+  f(&Local::sums, size_t(p.rows) * kRowBlock);
   f(&Local::q, size_t{kScanBlock} * kGdnDim);
   f(&Local::k, size_t{kScanBlock} * kGdnDim);
   f(&Local::gates, size_t{3} * kScanBlock);

@@ -73,6 +73,7 @@ class CpuOps {
     Buffer<float> rows;  // expanded weight rows: [kDotBlock][widest]
     Buffer<WeightTile> tile;
     Buffer<float> gate, up;  // [kTokenBlock][kRowBlock]
+    Buffer<float> sums;      // of the experts' down products: [rows][kRowBlock]
     Buffer<float> q, k, gates,
         state;                     // delta rule: [kScanBlock][128] twice, alpha, beta and k·q, a dense [128][32] of S
     Buffer<float> ring;            // convolution: [3][kConvBlock]

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "backend/cpu/ops_cpu.h"
 
@@ -124,9 +125,11 @@ void CpuOps::inner_task(const Moe& w, const ExpertTask& task, int group, const I
   }
 }
 
-// y = Σ_e weight_e · down_e·inner_e for some output rows.
+// y = Σ_e weight_e · down_e·inner_e for some output rows. They are summed in a block of their own: rows of y are a
+// power of two apart and would push each other out of the caches.
 void CpuOps::outer_task(const Moe& w, int row, int rows, const Input& inner, Matrix y, Local& local) {
-  for (int i = 0; i < y.rows; ++i) std::fill_n(y.row(i) + row, rows, 0.0f);
+  float* const sums = local.sums.data();
+  std::fill_n(sums, y.rows * rows, 0.0f);
   const auto down_of = [&](const ExpertTask& task) -> const Linear& {
     return task.expert == plan_.experts ? w.shared.down : w.experts[task.expert].down;
   };
@@ -137,9 +140,10 @@ void CpuOps::outer_task(const Moe& w, int row, int rows, const Input& inner, Mat
             local, &task == &expert_tasks_.back() ? nullptr : &down_of(*(&task + 1)));
     for (int t = 0; t < task.count; ++t) {
       const int slot = task.slot + t;
-      kernel_.axpy(slot_weight_[slot], local.gate.data() + t * kRowBlock, rows, y.row(slot_token_[slot]) + row);
+      kernel_.axpy(slot_weight_[slot], local.gate.data() + t * kRowBlock, rows, sums + slot_token_[slot] * rows);
     }
   }
+  for (int i = 0; i < y.rows; ++i) std::memcpy(y.row(i) + row, sums + i * rows, sizeof(float) * rows);
 }
 
 }  // namespace calla
