@@ -54,7 +54,7 @@ CpuOps::Plan::Plan(const ModelConfig& c, int max_rows)
       widest(std::max({c.hidden, c.heads * kHeadDim, c.v_heads * kGdnDim, c.expert_width, c.shared_width})),
       inner_width(std::max(c.expert_width, c.shared_width)),
       slots(max_rows * (c.top_k + 1)),
-      code_rows(plane_rows(max_rows)),
+      code_rows(kPlanes * max_rows),
       code_slots(code_rows * (c.top_k + 1)),
       query_lanes(round_up(std::max(kTaskLanes, c.kv_heads > 0 ? c.heads / c.kv_heads : 1), kStripLanes)) {}
 
@@ -191,9 +191,9 @@ void CpuOps::quantize(const float* x, int n, const Input& in, int row, int group
 }
 
 // The rows of x as int8, in codes_ until the next call.
-CpuOps::Input CpuOps::quantized(Mat<const float> x) {
+CpuOps::Input CpuOps::quantized(Mat<const float> x, int planes) {
   CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
-  const Input in = planes_in(x, int8_planes(x.rows), codes_.data(), code_scales_.data(), code_sums_.data());
+  const Input in = planes_in(x, planes, codes_.data(), code_scales_.data(), code_sums_.data());
   for_rows(x.rows, in.plane_count * x.cols, [&](int i) { quantize(x.row(i), x.cols, in, i, 0); });
   return in;
 }
@@ -270,7 +270,7 @@ void CpuOps::project(Matrix x, std::initializer_list<const Linear*> w, std::init
     ++count;
   }
   CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
-  const Input in = int8 ? quantized(x) : Input{x};
+  const Input in = int8 ? quantized(x, kPlanes) : Input{x};
   pool_.run_on(tasks, [&](int task, int thread) {
     int i = count - 1;
     while (task < pieces[i].first_task) --i;

@@ -2,8 +2,8 @@
 
 // The verbs on the processor: f32 activations, weights in place in the checkpoint, keys and values in bf16. Each verb
 // cuts its work into tasks for the pool and calls the kernels of one table. Results are the same bits for any number of
-// threads, and a sequence gets the same bits wherever it stands in passes of one precision (int8_planes in routes.h).
-// Error bounds: docs/numerics.md.
+// threads, and a sequence gets the same bits wherever it stands in passes of one precision (gate_up_planes in
+// routes.h). Error bounds: docs/numerics.md.
 
 #include <algorithm>
 #include <cstddef>
@@ -126,7 +126,7 @@ class CpuOps {
   template <class F>
   void for_rows(int rows, int work_per_row, const F& f);
   static Input planes_in(Mat<const float> x, int count, int8_t* codes, float* scales, float* sums);
-  Input quantized(Mat<const float> x);
+  Input quantized(Mat<const float> x, int planes);
   Input inner_input(int rows) const;
   void quantize(const float* x, int n, const Input& in, int row, int group) const;
   // y[t·y_stride + r] = row (row + r) of w times input row index[t], for r in [0, rows) and t in [0, count). `then`:

@@ -12,7 +12,7 @@ namespace calla {
 
 void CpuOps::moe(Matrix x, const Moe& w, Matrix y) {
   if (x.rows == 0) return;
-  const Input in = quantized(x), inner = inner_input(x.rows);
+  const Input in = quantized(x, gate_up_planes(x.rows)), inner = inner_input(x.rows);
   route_tokens(x, w);
   sort_by_expert(x.rows, w.top_k);
   plan_experts(x.rows, w.top_k);
@@ -102,7 +102,7 @@ void CpuOps::plan_experts(int rows, int top_k) {
 // The inner activations of every slot of a pass.
 CpuOps::Input CpuOps::inner_input(int rows) const {
   const Mat<const float> x(inner_.data(), rows * (config_.top_k + 1), plan_.inner_width);
-  return planes_in(x, int8_planes(rows), inner_codes_.data(), inner_scales_.data(), inner_sums_.data());
+  return planes_in(x, kPlanes, inner_codes_.data(), inner_scales_.data(), inner_sums_.data());
 }
 
 // inner = silu(gate·x) ⊙ up·x for one group of 64 of an expert's inner width, quantised at once where the down product

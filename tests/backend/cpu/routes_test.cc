@@ -27,11 +27,8 @@ TEST(Routes, ProductsAtTheEdges) {
 }
 
 TEST(Routes, PlanesAtTheEdges) {
-  static_assert(int8_planes(1) == 2 && int8_planes(kFineRows) == 2);
-  static_assert(int8_planes(kFineRows + 1) == 1 && int8_planes(8192) == 1);
-  for (int max_rows = 1; max_rows < 300; ++max_rows) {
-    for (int rows = 1; rows <= max_rows; ++rows) EXPECT_LE(rows * int8_planes(rows), plane_rows(max_rows));
-  }
+  static_assert(gate_up_planes(1) == kPlanes && gate_up_planes(kFineRows) == kPlanes);
+  static_assert(gate_up_planes(kFineRows + 1) == 1 && gate_up_planes(8192) == 1);
 }
 
 TEST(Routes, DeltaRuleAtTheEdges) {
