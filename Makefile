@@ -7,7 +7,7 @@ BUILD := build/release
 JOBS := $(shell nproc)
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: run test check sanitize fuzz tidy bench format install clean deps deps-test
+.PHONY: run test check work sanitize fuzz tidy bench format install clean deps deps-test
 
 run: deps
 	$(call say,"building calla (the first time takes about three minutes on two cores)")
@@ -37,6 +37,11 @@ check: deps-test
 	@tools/check_weak_symbols.sh $(BUILD)
 	$(call say,"checking the format")
 	@git ls-files '*.h' '*.cc' | xargs clang-format --dry-run -Werror
+
+# Work, not time: instructions of Bud's passes and steps against bench/work.tsv. After make test, which builds the program.
+work: deps-test
+	$(call say,"counting instructions (about a minute)")
+	@tools/work.py $(BUILD)
 
 # All tests but those of the program on a terminal under AddressSanitizer and UndefinedBehaviorSanitizer, the threads under ThreadSanitizer.
 sanitize: deps-test

@@ -5,7 +5,7 @@ set -eu
 run='g++ cmake ninja-build make pkg-config git libfmt-dev libexpected-dev nlohmann-json3-dev libsimdjson-dev libutf8proc-dev
      libedit-dev libcli11-dev'
 test='libgtest-dev librapidcheck-dev libbenchmark-dev ccache mold clang-19 libclang-rt-19-dev clang-format clang-tidy-19
-      python3 python3-jinja2 python3-numpy'
+      python3 python3-jinja2 python3-numpy valgrind'
 
 wanted=''
 for group in "$@"; do

@@ -66,7 +66,7 @@ Result<std::vector<int32_t>> read_text(const Options& o, const fs::path& folder)
   CALLA_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(folder));
   std::vector<int32_t> ids;
   tokenizer.encode(text, ids);
-  if (ids.size() < 2) return invalid(fmt::format("{} has {} tokens, and at least 2 are needed", o.file, ids.size()));
+  if (ids.empty()) return invalid(fmt::format("{} is empty", o.file));
   return ids;
 }
 
@@ -161,6 +161,7 @@ Result<void> eval_text(const Options& o, bool compare) {
     CALLA_ASSIGN(saved, SavedLogits::open(o.reference));
     ids = saved->ids();
   }
+  if (ids.size() < 2) return invalid("the text has 1 token, and at least 2 are needed: the first is not predicted");
 
   CALLA_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(folder));
   const size_t longest = saved ? ids.size() : std::min<size_t>(o.window, checkpoint.config().max_positions);

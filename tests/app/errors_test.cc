@@ -101,8 +101,10 @@ TEST(Errors, BadInputFiles) {
     ASSERT_TRUE(write_file(dir / "ids.json", ids));
     expect_error(run_program({"eval", "logits", "--ids", dir / "ids.json", "--out", dir / "o"}), 1, "ids.json");
   }
-  ASSERT_TRUE(write_file(dir / "short.txt", "a"));
-  expect_error(run_program({"eval", "perplexity", dir / "short.txt"}), 1, "at least 2");
+  ASSERT_TRUE(write_file(dir / "ids.json", "[7]"));
+  expect_error(run_program({"eval", "perplexity", "--ids", dir / "ids.json"}), 1, "at least 2");
+  ASSERT_TRUE(write_file(dir / "short.txt", ""));
+  expect_error(run_program({"eval", "compare", dir / "short.txt"}), 1, "empty");
   ASSERT_TRUE(write_file(dir / "ids.json", "[1, 2, 99999]"));  // the last one is only predicted
   expect_error(run_program({"eval", "perplexity", "--ids", dir / "ids.json"}), 1, "99999");
   expect_error(run_program({"eval", "compare", "--reference", dir / "ids.json"}), 1, "ids.json");
