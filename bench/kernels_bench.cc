@@ -171,7 +171,7 @@ void TileProduct(benchmark::State& state) {
   const int m = static_cast<int>(state.range(0));
   const TileShape shape;
   const auto tile = std::make_unique<WeightTile>();
-  std::memset(tile.get(), 1, sizeof *tile);
+  std::memset(tile->codes, 1, sizeof tile->codes);
   Buffer<int8_t> codes(size_t(m) * shape.cols);
   Buffer<float> scales(size_t(m) * shape.groups), y(size_t(m) * shape.rows);
   std::vector<int32_t> index(m);
@@ -301,6 +301,7 @@ BENCHMARK(Model)
     ->Args({2, 1, 8192})
     ->Args({2, 128, 0})
     ->Args({2, 512, 0})
+    ->Args({2, 2048, 0})
     ->Args({2, 512, 8192})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);

@@ -125,6 +125,7 @@ inline void product_in_tiles(const KernelTable& k, const Linear& w, const QuantR
       part.biases += 2 * g;
       part.groups = std::min(k.tile_groups, w.groups() - g);
       k.expand_tile(part, tile.get());
+      tile->next = part;  // a hint must change nothing
       k.tile_product(*tile, rows, part.groups, x, g, index, count, g == 0, y + r, y_stride);
     }
   }
