@@ -94,6 +94,8 @@ void CpuOps::for_local_buffers(const Plan& p, F f) {
   f(&Local::sums, size_t(p.rows) * kRowBlock);
   f(&Local::q, size_t{kScanBlock} * kGdnDim);
   f(&Local::k, size_t{kScanBlock} * kGdnDim);
+  f(&Local::v, size_t{kScanBlock} * kGdnDim);
+  f(&Local::o, size_t{kScanBlock} * kGdnDim);
   f(&Local::gates, size_t{3} * kScanBlock);
   f(&Local::state, size_t{kGdnDim} * kScanColumns);
   f(&Local::ring, size_t{kConvTaps - 1} * kConvBlock);

@@ -74,8 +74,8 @@ class CpuOps {
     Buffer<WeightTile> tile;
     Buffer<float> gate, up;  // [kTokenBlock][kRowBlock]
     Buffer<float> sums;      // of the experts' down products: [rows][kRowBlock]
-    Buffer<float> q, k, gates,
-        state;                     // delta rule: [kScanBlock][128] twice, alpha, beta and k·q, a dense [128][32] of S
+    // Delta rule: [kScanBlock][128] each; alpha, beta and k·q; a dense [128][32] of S.
+    Buffer<float> q, k, v, o, gates, state;
     Buffer<float> ring;            // convolution: [3][kConvBlock]
     Buffer<float> query, query_o;  // attention: [lanes][256] twice
     Buffer<float> strip_o;         // strips of [256][32]; query holds such, too, when a task is taken in strips

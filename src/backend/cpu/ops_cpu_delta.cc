@@ -43,6 +43,8 @@ void CpuOps::delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bia
   });
 }
 
+// A block of tokens is copied together, since rows of qkv and o are a power of two apart: the scan would wait for each
+// v.
 void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias,
                         int layer, Matrix o, Local& local) const {
   const int k_head = head * config_.k_heads / config_.v_heads, key_width = config_.k_heads * kGdnDim;
@@ -61,6 +63,8 @@ void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, M
       float *q_unit = local.q.data() + t * kGdnDim, *k_unit = local.k.data() + t * kGdnDim;
       kernel_.l2norm(q, kEps, query_scale, kGdnDim, q_unit);
       kernel_.l2norm(q + key_width, kEps, 1.0f, kGdnDim, k_unit);
+      std::memcpy(local.v.data() + t * kGdnDim, qkv.row(row + t) + 2 * key_width + head * kGdnDim,
+                  sizeof(float) * kGdnDim);
       kernel_.dots(k_unit, 1, q_unit, kGdnDim, every_row_.data(), 1, kGdnDim, kq + t, 1);
       const double step = double{a.row(row + t)[head]} + dt_bias[head];
       const double softplus = step > 0 ? step + std::log1p(std::exp(-step)) : std::log1p(std::exp(step));
@@ -68,8 +72,6 @@ void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, M
       write[t] = static_cast<float>(1 / (1 + std::exp(-double{beta.row(row + t)[head]})));
     }
     for (int column = 0; column < kGdnDim; column += kScanColumns) {
-      const float* v = qkv.row(row) + 2 * key_width + head * kGdnDim + column;
-      float* out = o.row(row) + head * kGdnDim + column;
       float* part = S + column;
       int64_t stride = kGdnDim;
       const auto copy = [&](float* to, int64_t to_stride, const float* from, int64_t from_stride) {
@@ -81,9 +83,12 @@ void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, M
         part = local.state.data();
         stride = kScanColumns;
       }
-      kernel_.delta_scan(part, stride, local.q.data(), local.k.data(), kq, v, qkv.stride, alpha, write, count, out,
-                         o.stride);
+      kernel_.delta_scan(part, stride, local.q.data(), local.k.data(), kq, local.v.data() + column, kGdnDim, alpha,
+                         write, count, local.o.data() + column, kGdnDim);
       if (dense_state(count)) copy(S + column, kGdnDim, part, kScanColumns);
+    }
+    for (int t = 0; t < count; ++t) {
+      std::memcpy(o.row(row + t) + head * kGdnDim, local.o.data() + t * kGdnDim, sizeof(float) * kGdnDim);
     }
   }
 }
