@@ -22,7 +22,7 @@ namespace {
 struct Options {
   ModelOptions model;
   SamplingOptions sampling;
-  std::string system, load;
+  std::string system, resume;
   std::optional<bool> thinking;
   bool hide_thinking = false, no_history = false;
 };
@@ -247,7 +247,7 @@ Result<void> chat(const Options& o) {
   o.sampling.apply(generate);
   CALLA_TRY(check_options(generate));
   CALLA_ASSIGN(ChatSession session, ChatSession::start(*model));
-  if (!o.load.empty()) CALLA_TRY(session.load(o.load));
+  if (!o.resume.empty()) CALLA_TRY(session.load(o.resume));
   if (!o.system.empty()) session.set_system(o.system);
   // Bud is too small to think; the real model does unless it is told not to.
   session.set_thinking(!o.thinking && o.model.is_bud() ? std::optional(false) : o.thinking);
@@ -268,7 +268,7 @@ Fed from a pipe, every line is a message, and standard output carries only the a
 void add_chat(CLI::App& app, Run& run) {
   const auto o = std::make_shared<Options>();
   app.add_option("--system", o->system, "A system message before the conversation")->type_name("TEXT");
-  app.add_option("--load", o->load, "Go on with a conversation that /save wrote")->type_name("FILE");
+  app.add_option("--resume", o->resume, "Go on with a conversation that /save wrote")->type_name("FILE");
   add_thinking_flags(app, o->thinking);
   app.add_flag("--hide-thinking", o->hide_thinking, "Show only the answers");
   app.add_flag("--no-history", o->no_history, "Neither read nor write the history of lines");

@@ -115,8 +115,11 @@ void examine_weights(const fs::path& folder, const Ceilings& ceilings, Report& r
 }
 
 void examine_text(const fs::path& folder, Report& report) {
+  const uint64_t before = process_memory().anonymous;
   if (const auto tokenizer = Tokenizer::load(folder)) {
-    report.line("tokenizer", fmt::format("{} tokens", tokenizer->size()));
+    const uint64_t after = process_memory().anonymous;
+    report.line("tokenizer", fmt::format("{} tokens, {} of memory", tokenizer->size(),
+                                         format_bytes(after > before ? after - before : 0)));
   } else {
     report.fault("tokenizer", tokenizer.error().message);
   }
@@ -130,18 +133,26 @@ void examine_text(const fs::path& folder, Report& report) {
 void examine_plan(const fs::path& folder, const RunnerOptions& options, Report& report) {
   const auto plan = plan_memory(folder, options);
   if (!plan) return report.fault("memory", plan.error().message);
-  const std::string text =
-      fmt::format("{} weights (mapped), {} keys and values, {} state, {} scratch", format_bytes(plan->weights),
-                  format_bytes(plan->kv), format_bytes(plan->recurrent), format_bytes(plan->scratch));
+  const bool copied = options.load.load == Load::kResident;
+  report.line(
+      "plan",
+      fmt::format("{} weights ({}), {} keys and values for {} tokens, {} state, {} scratch; a chat keeps "
+                  "up to {} more to go back",
+                  format_bytes(plan->weights), copied ? "copied" : "mapped", format_bytes(plan->kv), options.context,
+                  format_bytes(plan->recurrent), format_bytes(plan->scratch), format_bytes(plan->marks)));
   const uint64_t available = available_memory();
-  if (plan->anonymous() > available) {
-    report.fault("memory",
-                 fmt::format("{}: {} are needed besides the weights and {} available; choose a smaller --context", text,
-                             format_bytes(plan->anonymous()), format_bytes(available)));
-  } else if (plan->anonymous() + plan->weights > available) {
-    report.line("memory", text + ": fits, but the weights will be read from disk again and again, which is slow");
+  const uint64_t all = plan->anonymous() + plan->weights;
+  if (copied && all > available) {
+    report.fault("memory", fmt::format("{} are needed and {} available; use --load auto, or free memory",
+                                       format_bytes(all), format_bytes(available)));
+  } else if (plan->anonymous() > available) {
+    report.fault("memory", fmt::format("{} are needed besides the weights and {} available; choose a smaller --context",
+                                       format_bytes(plan->anonymous()), format_bytes(available)));
   } else {
-    report.line("memory", text + ": fits");
+    report.line("memory", fmt::format("{} besides the weights: {}", format_bytes(plan->anonymous()),
+                                      all <= available ? "fits"
+                                                       : "fits, but the weights will be read from disk again and "
+                                                         "again, which is slow"));
   }
 }
 

@@ -236,6 +236,7 @@ void add_run(CLI::App& app, Run& run) {
   app.footer(kExamples);
   app.callback([o, &run] {
     check_usage(*o);
+    o->model.runner.load.report = !o->quiet;
     run = [o] { return run_prompt(*o); };
   });
 }

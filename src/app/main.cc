@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "app/command.h"
+#include "base/file.h"
 
 namespace calla {
 namespace {
@@ -16,6 +17,7 @@ int main_checked(int argc, char** argv) {
       "Without a model of your own, every command uses Bud, the tiny model that comes with Calla.\n"
       "`calla COMMAND --help` explains each command.");
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write()
+  report_lost_files();
   Run run;
   add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
   add_run(*app.add_subcommand("run", "Answer one prompt"), run);

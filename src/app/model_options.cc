@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <map>
+#include <string>
 
 #include "engine/locate.h"
 
@@ -28,6 +30,16 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->type_name("N")
       ->check(CLI::Range(1, 64))
       ->group(kGroup);
+  static const std::map<std::string, Load> kLoads = {
+      {"auto", Load::kAuto}, {"mmap", Load::kMap}, {"resident", Load::kResident}};
+  app.add_option("--load", o.runner.load.load,
+                 "auto: weights are used where the page cache has them, and read ahead at the start if they fit in "
+                 "memory; mmap: the same, but read only when they are needed; resident: copied into memory that the "
+                 "system cannot drop")
+      ->type_name("HOW")
+      ->transform(CLI::CheckedTransformer(kLoads).description(""))
+      ->group(kGroup);
+  app.add_flag("--mlock", o.runner.load.lock, "Lock the weights in memory")->group(kGroup);
   app.add_option("--cpu-isa", o.runner.cpu_isa,
                  "Force one set of kernels: scalar, avx2, avx512 or amx (default: the best one)")
       ->type_name("NAME")

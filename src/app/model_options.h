@@ -23,7 +23,7 @@ struct ModelOptions {
   bool is_bud() const { return model.empty(); }
 };
 
-// Adds --model, --context, --threads, --cpu-isa and --backend.
+// Adds --model, --context, --threads, --load, --mlock, --cpu-isa and --backend.
 void add_model_options(CLI::App& app, ModelOptions& options);
 
 // Adds --thinking and --no-thinking. Unset: the template's default, except that Bud is too small to think.

@@ -9,7 +9,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
-#include <optional>
+
+#include "base/cgroup.h"
 
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
@@ -34,20 +35,6 @@ double quota_of(const fs::path& quota_file, const fs::path& period_file) {
   (quota_file == period_file ? file : second) >> period;
   const double time = std::strtod(quota.c_str(), nullptr);
   return time > 0 && period > 0 ? time / period : kNoLimit;
-}
-
-// The group of a line of /proc/self/cgroup, "id:controllers:/group", if it is version 2 (no controllers) or has the
-// controller "cpu".
-struct Group {
-  std::string path;
-  bool version2;
-};
-std::optional<Group> cpu_group(const std::string& line) {
-  const size_t first = line.find(':'), second = line.find(':', first + 1);
-  if (first == std::string::npos || second == std::string::npos) return {};
-  const std::string controllers = line.substr(first + 1, second - first - 1);
-  if (!controllers.empty() && (',' + controllers + ',').find(",cpu,") == std::string::npos) return {};
-  return Group{line.substr(second + 1), controllers.empty()};
 }
 
 std::string model_name() {
@@ -91,21 +78,11 @@ CpuInfo detect() {
 
 }  // namespace
 
-// A group's limit holds for all below it, so the tightest one on the way up counts. Groups that a container cannot see
-// have no files there and are passed over.
 double cgroup_cpus(const fs::path& root) {
-  std::ifstream groups(root / "proc/self/cgroup");
   double cpus = kNoLimit;
-  for (std::string line; std::getline(groups, line);) {
-    const auto group = cpu_group(line);
-    if (!group) continue;
-    const fs::path mount = root / (group->version2 ? "sys/fs/cgroup" : "sys/fs/cgroup/cpu");
-    for (fs::path at = fs::path(group->path).relative_path();; at = at.parent_path()) {
-      const fs::path dir = mount / at;
-      cpus = std::min(cpus, group->version2 ? quota_of(dir / "cpu.max", dir / "cpu.max")
-                                            : quota_of(dir / "cpu.cfs_quota_us", dir / "cpu.cfs_period_us"));
-      if (at.empty()) break;
-    }
+  for (const CgroupFolder& group : cgroup_folders(root, "cpu")) {
+    cpus = std::min(cpus, group.version2 ? quota_of(group.path / "cpu.max", group.path / "cpu.max")
+                                         : quota_of(group.path / "cpu.cfs_quota_us", group.path / "cpu.cfs_period_us"));
   }
   return cpus;
 }

@@ -7,7 +7,12 @@
 #include <optional>
 #include <string>
 
+#include "base/cgroup.h"
+
 namespace calla {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
@@ -25,33 +30,43 @@ uint64_t meminfo(const std::string& key) {
   return kib_field("/proc/meminfo", key).value_or(kNoLimit);
 }
 
-uint64_t cgroup(const char* path) {
+std::optional<uint64_t> number_in(const fs::path& path) {
   std::ifstream file(path);
   uint64_t bytes = 0;
-  return file >> bytes ? bytes : kNoLimit;  // "max" is no number
+  if (file >> bytes) return bytes;  // "max" is no number
+  return std::nullopt;
+}
+
+uint64_t stat_field(const fs::path& path, const std::string& key) {
+  std::ifstream file(path);
+  uint64_t value = 0;
+  for (std::string name; file >> name >> value;) {
+    if (name == key) return value;
+  }
+  return 0;
 }
 
 }  // namespace
 
-uint64_t available_memory() {
-  const uint64_t limit = cgroup("/sys/fs/cgroup/memory.max");
-  uint64_t left = kNoLimit;
-  if (limit != kNoLimit) {
-    // The page cache counts as current usage but can be reclaimed; what matters is anonymous memory, which `stat` lists
-    // as "anon".
-    std::ifstream file("/sys/fs/cgroup/memory.stat");
-    std::string name;
-    uint64_t value = 0, anonymous = 0;
-    while (file >> name >> value) {
-      if (name == "anon") anonymous = value;
-    }
-    left = limit > anonymous ? limit - anonymous : 0;
+GroupMemory cgroup_memory(const fs::path& root) {
+  GroupMemory least{kNoLimit, kNoLimit};
+  for (const CgroupFolder& group : cgroup_folders(root, "memory")) {
+    const auto limit = number_in(group.path / (group.version2 ? "memory.max" : "memory.limit_in_bytes"));
+    if (!limit) continue;
+    // The page cache counts as usage too but can be reclaimed; what matters is anonymous memory.
+    const uint64_t anonymous = stat_field(group.path / "memory.stat", group.version2 ? "anon" : "total_rss");
+    least.limit = std::min(least.limit, *limit);
+    least.left = std::min(least.left, *limit > anonymous ? *limit - anonymous : 0);
   }
-  return std::min(meminfo("MemAvailable"), left);
+  return least;
+}
+
+uint64_t available_memory() {
+  return std::min(meminfo("MemAvailable"), cgroup_memory("/").left);
 }
 
 uint64_t total_memory() {
-  return std::min(meminfo("MemTotal"), cgroup("/sys/fs/cgroup/memory.max"));
+  return std::min(meminfo("MemTotal"), cgroup_memory("/").limit);
 }
 
 ProcessMemory process_memory() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 
 namespace calla {
 
@@ -8,8 +9,16 @@ namespace calla {
 // the cgroup's limit where that is less.
 uint64_t available_memory();
 
-// Bytes of memory of the machine.
+// Bytes of memory of the machine, or the cgroup's limit.
 uint64_t total_memory();
+
+// What the control groups of this process allow, of version 1 or 2, its own or one above, in bytes; the largest number
+// where nothing limits. Reads proc/self/cgroup and sys/fs/cgroup below `root`, which is "/" except in tests.
+struct GroupMemory {
+  uint64_t limit = 0;  // the least on the way up
+  uint64_t left = 0;   // the same less the group's anonymous memory
+};
+GroupMemory cgroup_memory(const std::filesystem::path& root);
 
 // Bytes that this process has in memory now.
 struct ProcessMemory {

@@ -47,7 +47,7 @@ bool await_busily(bool patient, const F& ready) {
 }  // namespace
 
 // The gate is one word: generation << 16 | open << 15 | workers inside. A region is open while indices remain; a worker
-// enters only by a compare-and-swap on an open gate, so one that wakes late stays outside and `job` and `next` change
+// enters only by a compare-and-swap on an open gate, so one that wakes late stays outside and `job` and `shares` change
 // only when nobody is inside.
 struct Pool::Impl {
   static constexpr uint64_t kOpen = 1u << 15;
@@ -56,10 +56,14 @@ struct Pool::Impl {
   struct Job {
     Fn fn = nullptr;
     const void* ctx = nullptr;
-    int n = 0;
+  };
+  // The indices that one thread begins with: [next, end) are left. Who is done helps the others.
+  struct alignas(64) Share {
+    std::atomic<int> next{0};
+    int end = 0;
   };
 
-  explicit Impl(int threads) : count(threads) {
+  explicit Impl(int threads) : count(threads), shares(threads) {
     for (int t = 1; t < threads; ++t) workers.emplace_back([this, t] { work(t); });
   }
   ~Impl() {
@@ -101,16 +105,21 @@ struct Pool::Impl {
   }
 
   void drain(int thread) {
-    for (;;) {
-      const int i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= job.n) return;
-      job.fn(job.ctx, i, thread);
+    for (int t = 0; t < count; ++t) {
+      Share& share = shares[(thread + t) % count];
+      while (share.next.load(std::memory_order_relaxed) < share.end) {
+        const int i = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (i < share.end) job.fn(job.ctx, i, thread);
+      }
     }
   }
 
   void run(int n, Fn fn, const void* ctx) {
-    job = {fn, ctx, n};
-    next.store(0, std::memory_order_relaxed);
+    job = {fn, ctx};
+    for (int t = 0; t < count; ++t) {
+      shares[t].next.store(static_cast<int>(int64_t{n} * t / count), std::memory_order_relaxed);
+      shares[t].end = static_cast<int>(int64_t{n} * (t + 1) / count);
+    }
     gate.store((gate.load() / kGeneration + 1) * kGeneration + kOpen);
     if (sleepers.load() >
         0) {  // both sequentially consistent: a worker about to sleep sees the gate, or is counted here
@@ -124,10 +133,10 @@ struct Pool::Impl {
 
   const int count;
   alignas(64) std::atomic<uint64_t> gate{0};
-  alignas(64) std::atomic<int> next{0};
   alignas(64) std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
   alignas(64) Job job;
+  std::vector<Share> shares;
   std::mutex mutex;
   std::condition_variable wake;
   std::vector<std::thread> workers;

@@ -26,7 +26,7 @@ namespace calla {
 struct RunnerModel {
   Checkpoint checkpoint;
   Weights weights;
-  std::unique_ptr<Pool> pool;  // of a backend that uses one
+  std::unique_ptr<Pool> pool;
 };
 
 template <Ops O>
@@ -49,6 +49,7 @@ class HostRunner final : public Runner {
     pieces_.reserve(options.chunk);
   }
 
+  static constexpr size_t kMarks = 4;  // that a sequence keeps
   static int page_limit(const RunnerOptions& options) {
     return ((options.context + kPage - 1) / kPage + 1) * options.sequences;
   }
@@ -143,14 +144,18 @@ class HostRunner final : public Runner {
   }
 
  private:
-  static constexpr size_t kMarks = 4;
-
   struct Mark {
     int position;
     Buffer<Real> recurrent, window;
   };
   struct HostSequence final : Sequence {
     HostSequence(const StateShape& shape, PagePool<Kv>& pool) : state(shape, pool) {}
+    // Room for positions [begin, end): all that a step allocates, and only where a page begins. False: no page is left.
+    bool reserve(int begin, int end) {
+      if (!state.reserve(begin, end)) return false;
+      if (static_cast<size_t>(end) > tokens_.capacity()) tokens_.reserve((end + kPage - 1) / kPage * kPage);
+      return true;
+    }
     void append(std::span<const int32_t> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
     void cut(int position) { tokens_.resize(position); }
     State state;
@@ -209,8 +214,8 @@ class HostRunner final : public Runner {
 
   Result<void> reserve(std::span<const Step> steps) {
     for (const Step& step : steps) {
-      const int begin = step.sequence->position();
-      if (own(*step.sequence).state.reserve(begin, begin + static_cast<int>(step.tokens.size()))) continue;
+      const int begin = step.sequence->position(), end = begin + static_cast<int>(step.tokens.size());
+      if (own(*step.sequence).reserve(begin, end)) continue;
       for (const Step& done : steps) own(*done.sequence).state.truncate(done.sequence->position());
       return no_pages();
     }

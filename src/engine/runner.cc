@@ -37,22 +37,17 @@ Result<void> check_options(const RunnerOptions& o, const ModelConfig& config) {
 }
 
 template <Ops O>
-uint64_t scratch_bytes(const ModelConfig& c, int rows, int logit_rows) {
-  const uint64_t per_row = 4 * uint64_t(c.hidden) + (2 * c.heads + 2 * c.kv_heads) * kHeadDim + c.conv_channels() +
-                           c.v_heads * (kGdnDim + 2) + std::max(c.heads * kHeadDim, c.v_heads * kGdnDim);
-  return sizeof(typename O::Real) * (per_row * rows + uint64_t(std::min(rows, logit_rows)) * (c.vocab + c.hidden)) +
-         sizeof(float) * uint64_t(c.vocab);
-}
-
-template <Ops O>
 MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
-  const StateShape shape(model.weights.config);
+  const ModelConfig& config = model.weights.config;
+  const StateShape shape(config);
   using Runner = HostRunner<O>;
   MemoryPlan plan;
-  plan.weights = model.checkpoint.total_bytes();
+  for (const auto& part : model.weights.parts) plan.weights += part.size();
   plan.kv = uint64_t(Runner::page_limit(o)) * shape.page_size() * sizeof(typename Runner::Kv);
   plan.recurrent = o.sequences * (shape.recurrent_size() + shape.window_size()) * sizeof(typename O::Real);
-  plan.scratch = scratch_bytes<O>(model.weights.config, o.chunk, o.logit_rows);
+  plan.marks = Runner::kMarks * plan.recurrent;
+  plan.scratch = model.weights.copied + sizeof(float) * uint64_t(config.vocab) +
+                 HostScratch<typename O::Real>::bytes(config, o.chunk, std::min(o.chunk, o.logit_rows));
   return plan;
 }
 
@@ -82,13 +77,14 @@ Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, co
                             "choose a smaller --context (now {})",
                             format_bytes(needed), format_bytes(available), options.context));
   }
+  model->pool = std::make_unique<Pool>(options.threads);
+  CALLA_TRY(load_weights(model->checkpoint, model->weights.parts, needed, options.load, *model->pool));
   if (options.backend == RunnerOptions::Backend::kReference) {
     if (options.profile != nullptr) return fail(Error::Code::kUnsupported, "only the cpu backend can be profiled");
     auto op = std::make_unique<ReferenceOps>(config);
     return std::make_unique<HostRunner<ReferenceOps>>(std::move(model), std::move(op), options);
   }
   CALLA_ASSIGN(const KernelTable* table, select_table(options.cpu_isa));
-  model->pool = std::make_unique<Pool>(options.threads);
   auto op = std::make_unique<CpuOps>(config, *model->pool, *table, options.chunk);
   if (options.profile != nullptr) {
     auto profiled = std::make_unique<ProfiledOps<CpuOps>>(std::move(op), *options.profile);

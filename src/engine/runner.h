@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/load.h"
 #include "formats/config.h"
 
 namespace calla {
@@ -43,6 +44,7 @@ struct RunnerOptions {
   int sequences = 1;    // how many full contexts the page pool holds
   int chunk = 512;      // most rows of one pass; longer prompts go in chunks
   int logit_rows = 64;  // most rows of logits in one pass; where all are asked for, passes get no longer than this
+  LoadOptions load;
   // Where the time, bytes and multiplications of each verb are added up; only the cpu backend can. Must outlive the
   // runner. Null: nothing is timed.
   Profile* profile = nullptr;
@@ -87,11 +89,12 @@ class Runner {
 
 // What a runner with these options will need, in bytes.
 struct MemoryPlan {
-  uint64_t weights = 0;    // mapped from the checkpoint, reclaimable page cache
-  uint64_t kv = 0;         // all pages of the pool
+  uint64_t weights = 0;    // mapped from the checkpoint, reclaimable page cache; anonymous with Load::kResident
+  uint64_t kv = 0;         // all pages of the pool; taken as a context grows
   uint64_t recurrent = 0;  // states of `sequences` sequences
-  uint64_t scratch = 0;    // activations, logits, per-thread buffers
-  uint64_t anonymous() const { return kv + recurrent + scratch; }
+  uint64_t marks = 0;      // what Runner::mark() keeps of each sequence, at most
+  uint64_t scratch = 0;    // activations, logits, per-thread buffers, vectors of the model
+  uint64_t anonymous() const { return kv + recurrent + scratch; }  // besides marks
 };
 
 // Opens the checkpoint in `dir`. Errors: a bad checkpoint, an unknown ISA, a plan that does not fit in memory.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cfloat>
 #include <cmath>
@@ -109,9 +110,14 @@ Sampler::Sampler(const SamplingParams& params, int tokens, std::span<const int32
       greedy_(params.temperature < kGreedyBelow),
       penalties_(params.presence_penalty != 0 || params.frequency_penalty != 0 || params.repetition_penalty != 1) {
   CHECK(tokens > 0, "a sampler needs a vocabulary");
+  // All that sample() will need, so that it allocates nothing. Pages that are never touched cost nothing.
+  block_best_.resize((static_cast<size_t>(tokens_) + kBlock - 1) / kBlock);
+  candidates_.reserve(tokens_);
+  changed_.reserve((penalties_ ? tokens_ : 0) + params.bias.size());
   if (!penalties_) return;
   count_.resize(tokens_);
   known_.resize(tokens_);
+  known_ids_.reserve(tokens_);
   for (const int32_t id : prompt) {
     if (id < 0 || id >= tokens_ || known_[id]) continue;
     known_[id] = true;
@@ -143,7 +149,6 @@ void Sampler::restore(std::span<float> logits) {
 
 // One pass over the row: the best token, block_best_ for the passes that follow, and the check for NaN.
 Result<Sampler::Best> Sampler::scan(std::span<const float> logits) {
-  block_best_.resize((logits.size() + kBlock - 1) / kBlock);
   bool bad = false;
   Best best{-INFINITY, -1};
   size_t best_block = 0;
@@ -198,7 +203,7 @@ double Sampler::select_nucleus(std::span<const float> logits, float best) {
     const double depth = (double{best} - l) * inverse * (kBins / kReach);
     return depth < kBins - 1 ? static_cast<int>(depth) : kBins - 1;
   };
-  std::vector<double> mass(kBins);
+  std::array<double, kBins> mass{};
   for (const float l : logits) mass[bin_of(l)] += l == -INFINITY ? 0 : exp_negative((double{l} - best) * inverse);
   double total = 0;
   for (const double m : mass) total += m;

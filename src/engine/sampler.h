@@ -63,7 +63,7 @@ class Sampler {
 
   // Chooses from one row of logits and counts the choice as part of the answer. The row may be changed meanwhile, but
   // is whole again on return. −inf means "never". An error: NaN or +inf among the logits, or nothing that can be
-  // chosen. REQUIRES: size ≥ tokens.
+  // chosen. Allocates nothing, unless log-probabilities were asked for. REQUIRES: size ≥ tokens.
   Result<Sampled> sample(std::span<float> logits);
 
   uint64_t seed() const { return seed_; }

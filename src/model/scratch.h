@@ -15,22 +15,19 @@ namespace calla {
 template <class Real>
 class HostScratch {
  public:
-  HostScratch(const ModelConfig& c, int max_rows, int max_logits) : max_rows_(max_rows), max_logits_(max_logits) {
-    add(x, c.hidden, max_rows);
-    add(h, c.hidden, max_rows);
-    add(y, c.hidden, max_rows);
-    add(qg, c.heads * 2 * kHeadDim, max_rows);
-    add(k, c.kv_heads * kHeadDim, max_rows);
-    add(v, c.kv_heads * kHeadDim, max_rows);
-    add(qkv, c.conv_channels(), max_rows);
-    add(z, c.v_heads * kGdnDim, max_rows);
-    add(a, c.v_heads, max_rows);
-    add(b, c.v_heads, max_rows);
-    add(o, std::max(c.heads * kHeadDim, c.v_heads * kGdnDim), max_rows);
-    add(last, c.hidden, max_logits);
-    add(logits, c.vocab, max_logits);
-    attention_o_ = c.heads * kHeadDim;
-    delta_o_ = c.v_heads * kGdnDim;
+  HostScratch(const ModelConfig& c, int max_rows, int max_logits)
+      : max_rows_(max_rows), max_logits_(max_logits), attention_o_(c.heads * kHeadDim), delta_o_(c.v_heads * kGdnDim) {
+    for_matrices(c, max_rows, max_logits, [&](Mat<Real> HostScratch::*m, int cols, int rows) {
+      buffers_.emplace_back(size_t(cols) * rows);
+      this->*m = {buffers_.back().data(), rows, cols};
+    });
+  }
+  // What the constructor allocates.
+  static size_t bytes(const ModelConfig& c, int max_rows, int max_logits) {
+    size_t elements = 0;
+    for_matrices(c, max_rows, max_logits,
+                 [&](Mat<Real> HostScratch::*, int cols, int rows) { elements += size_t(cols) * rows; });
+    return sizeof(Real) * elements;
   }
   HostScratch(const HostScratch&) = delete;
   HostScratch& operator=(const HostScratch&) = delete;
@@ -52,11 +49,22 @@ class HostScratch {
   Mat<Real> last, logits;        // rows that are asked for: [wanted, hidden], [wanted, vocab]
 
  private:
-  void add(Mat<Real>& m, int cols, int rows) {
-    buffers_.emplace_back(size_t(cols) * rows);
-    m = {buffers_.back().data(), rows, cols};
+  // f(matrix, columns, rows) for every matrix that has memory of its own.
+  template <class F>
+  static void for_matrices(const ModelConfig& c, int rows, int logits, const F& f) {
+    for (const auto m : {&HostScratch::x, &HostScratch::h, &HostScratch::y}) f(m, c.hidden, rows);
+    f(&HostScratch::qg, c.heads * 2 * kHeadDim, rows);
+    f(&HostScratch::k, c.kv_heads * kHeadDim, rows);
+    f(&HostScratch::v, c.kv_heads * kHeadDim, rows);
+    f(&HostScratch::qkv, c.conv_channels(), rows);
+    f(&HostScratch::z, c.v_heads * kGdnDim, rows);
+    f(&HostScratch::a, c.v_heads, rows);
+    f(&HostScratch::b, c.v_heads, rows);
+    f(&HostScratch::o, std::max(c.heads * kHeadDim, c.v_heads * kGdnDim), rows);
+    f(&HostScratch::last, c.hidden, logits);
+    f(&HostScratch::logits, c.vocab, logits);
   }
-  int max_rows_, max_logits_, attention_o_ = 0, delta_o_ = 0;
+  int max_rows_, max_logits_, attention_o_, delta_o_;
   Mat<Real> o;
   std::vector<Buffer<Real>> buffers_;
 };

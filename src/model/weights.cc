@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
@@ -81,6 +82,7 @@ class Binder {
     const std::byte* p = data(name, narrow ? Dtype::kBf16 : Dtype::kF32, shape);
     if (p == nullptr) return {};
     std::vector<float> values(tensor->data.size() / dtype_bytes(tensor->dtype));
+    copied_ += sizeof(float) * values.size();
     for (size_t i = 0; i < values.size(); ++i) {
       if (narrow) {
         values[i] = load_bf16(p, i);
@@ -119,6 +121,24 @@ class Binder {
     }
   }
 
+  // The bytes of all tensors that were found, neighbours joined.
+  std::vector<std::span<const std::byte>> parts() const {
+    std::vector<std::span<const std::byte>> found, joined;
+    for (const TensorView* tensor : used_) {
+      if (!tensor->data.empty()) found.push_back(tensor->data);
+    }
+    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });
+    for (const auto& part : found) {
+      if (joined.empty() || joined.back().data() + joined.back().size() != part.data()) {
+        joined.push_back(part);
+      } else {
+        joined.back() = {joined.back().data(), joined.back().size() + part.size()};
+      }
+    }
+    return joined;
+  }
+
+  uint64_t copied() const { return copied_; }
   std::string where() const { return checkpoint_.dir().string(); }
 
  private:
@@ -155,6 +175,7 @@ class Binder {
   const Checkpoint& checkpoint_;
   const ModelConfig::Quantization& quantization_;
   std::unordered_set<const TensorView*> used_;
+  uint64_t copied_ = 0;
   std::optional<Error> error_;
 };
 
@@ -355,6 +376,8 @@ Result<Weights> bind_weights(const Checkpoint& checkpoint) {
   w.mtp = bind_mtp(b, c);
   b.refuse_leftovers();
   if (!b.ok()) return tl::unexpected<Error>(b.error());
+  w.parts = b.parts();
+  w.copied = b.copied();
   return w;
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -56,6 +58,9 @@ struct Weights {
   std::vector<float> norm;  // [hidden]
   Linear head;              // [vocab, hidden]
   std::optional<Mtp> mtp;   // where its tensors are present: config.json promises it even when they are not
+  // Where all of these lie in the checkpoint, in ascending order: what has to be in memory for the model to run.
+  std::vector<std::span<const std::byte>> parts;
+  uint64_t copied = 0;  // bytes of the vectors
 
   // Bytes of weights that one decoded token reads, as stored: what memory bandwidth bounds decode by. Leaves out the
   // embedding row and the layer norms (0.02 %).

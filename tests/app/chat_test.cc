@@ -52,7 +52,7 @@ TEST_F(ChatTest, TalksAndRemembers) {
   ASSERT_EQ(::stat((dir_ / "state/calla/history").c_str(), &history), 0);
   EXPECT_EQ(history.st_mode & 0777, 0600u);
   // The saved conversation goes on, and the history is there: arrow up, four lines back.
-  Terminal t(chat({"--load", dir_ / "c.json"}));
+  Terminal t(chat({"--resume", dir_ / "c.json"}));
   ASSERT_TRUE(t.expect(kPrompt));
   t.type("\x1b[A");
   ASSERT_TRUE(t.expect("/quit")) << t.rest();

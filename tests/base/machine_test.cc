@@ -5,6 +5,8 @@
 #include <sched.h>
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <thread>
 
 #include "base/file.h"
@@ -39,6 +41,7 @@ class Cgroups : public testing::Test {
     ASSERT_TRUE(write_file(root_ / path, content));
   }
   double cpus() const { return cgroup_cpus(root_.path()); }
+  GroupMemory memory() const { return cgroup_memory(root_.path()); }
   ScratchDir root_;
 };
 
@@ -82,6 +85,31 @@ TEST_F(Cgroups, Version1) {
   EXPECT_DOUBLE_EQ(cpus(), 4) << "a quota without its period says nothing";
   put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "50000\n");
   EXPECT_DOUBLE_EQ(cpus(), 2);
+}
+
+TEST_F(Cgroups, MemoryIsTheLeastOnTheWayUp) {
+  constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ(memory().limit, kNone);
+  put("proc/self/cgroup", "0::/service/job\n");
+  put("sys/fs/cgroup/service/job/memory.max", "max\n");
+  EXPECT_EQ(memory().limit, kNone);
+  EXPECT_EQ(memory().left, kNone);
+  put("sys/fs/cgroup/service/memory.max", "5000\n");
+  put("sys/fs/cgroup/service/memory.stat", "anon 1200\nfile 3000\n");
+  EXPECT_EQ(memory().limit, 5000u);
+  EXPECT_EQ(memory().left, 3800u) << "what files take can be had back";
+  put("sys/fs/cgroup/service/memory.stat", "anon 5001\n");
+  EXPECT_EQ(memory().left, 0u);
+}
+
+TEST_F(Cgroups, MemoryOfVersion1) {
+  put("proc/self/cgroup", "5:cpu:/a\n4:memory:/a/b\n0::/\n");
+  put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "7000\n");
+  put("sys/fs/cgroup/memory/a/b/memory.stat", "cache 4000\ntotal_rss 100\n");
+  put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "6950\n");
+  put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(memory().limit, 6950u);
+  EXPECT_EQ(memory().left, 6900u);
 }
 
 }  // namespace

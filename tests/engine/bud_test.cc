@@ -4,10 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "engine/runner.h"
+#include "engine/sampler.h"
+#include "model/state.h"
+#include "tests/engine/allocations.h"
 #include "text/tokenizer.h"
 
 namespace calla {
@@ -84,6 +90,70 @@ TEST_P(BudTest, PromptsTokenizeAsTheGoldensSay) {
     EXPECT_EQ(tokenizer->encode_official(run["text"].get<std::string>()), run["prompt"].get<std::vector<int32_t>>());
   }
 }
+
+// From the logits of one token to the logits of the next. Only a step that begins a page of keys and values takes
+// memory: its page, and room for the tokens of that page.
+TEST(BudDecode, StepsAllocateNothing) {
+  RunnerOptions options;
+  options.context = 1024;
+  const auto runner = open_runner(CALLA_SOURCE_DIR "/models/bud", options);
+  ASSERT_TRUE(runner) << runner.error().message;
+  const int vocab = (*runner)->config().vocab;
+  SamplingParams greedy, nucleus, penalised, everything;
+  greedy.temperature = 0;
+  nucleus.top_p = 0.9f;
+  penalised.top_k = 20;
+  penalised.presence_penalty = 1.5f;
+  penalised.repetition_penalty = 1.1f;
+  penalised.bias = {{5, -3.0f}};
+  everything.min_p = 0.001f;
+  const std::vector<int32_t> prompt{1, 2, 3, 4, 5};
+  for (SamplingParams params : {greedy, nucleus, penalised, everything}) {
+    params.seed = 1;
+    Sampler sampler(params, vocab, prompt);
+    const auto sequence = *(*runner)->start();
+    std::vector<float> logits;
+    const Step read{sequence.get(), prompt, Step::Logits::kLast};
+    ASSERT_TRUE((*runner)->forward({&read, 1}, logits));
+    for (int i = 0; i < 2 * kPage; ++i) {
+      const bool begins_a_page = sequence->position() % kPage == 0;
+      const uint64_t before = allocations();
+      const auto token = sampler.sample(logits);
+      ASSERT_TRUE(token);
+      const Step step{sequence.get(), {&token->id, 1}, Step::Logits::kLast};
+      ASSERT_TRUE((*runner)->forward({&step, 1}, logits));
+      if (!begins_a_page) {
+        EXPECT_EQ(allocations(), before) << "at position " << sequence->position();
+      }
+    }
+  }
+}
+
+#ifndef __SANITIZE_ADDRESS__  // which has memory of its own for each of ours
+// In a process of its own, so that nothing freed by other tests is used again.
+TEST(BudMemoryDeathTest, ThePlanIsWhatIsTaken) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto measure = [] {
+    RunnerOptions options;
+    options.context = 2048;
+    const auto plan = plan_memory(CALLA_SOURCE_DIR "/models/bud", options);
+    const uint64_t before = process_memory().anonymous;
+    const auto runner = open_runner(CALLA_SOURCE_DIR "/models/bud", options);
+    if (!plan || !runner) std::_Exit(2);
+    const auto sequence = *(*runner)->start();
+    const std::vector<int32_t> full(options.context, 1);
+    const Step step{sequence.get(), full, Step::Logits::kLast};
+    std::vector<float> logits;
+    if (!(*runner)->forward({&step, 1}, logits)) std::_Exit(3);
+    const double taken = static_cast<double>(process_memory().anonymous - before);
+    const auto planned = static_cast<double>(plan->anonymous());
+    std::fprintf(stderr, "planned %.2f MB, took %.2f MB", planned / 1e6, taken / 1e6);
+    // One page of the pool is spare, and small things are not planned.
+    std::_Exit(std::abs(taken - planned) <= 0.02 * planned ? 0 : 1);
+  };
+  EXPECT_EXIT(measure(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Backends, BudTest,
                          testing::Values(RunnerOptions::Backend::kReference, RunnerOptions::Backend::kCpu),

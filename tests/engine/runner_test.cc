@@ -13,7 +13,6 @@
 #include <numeric>
 
 #include "base/random.h"
-#include "tests/engine/allocations.h"
 
 namespace calla {
 namespace {
@@ -292,23 +291,6 @@ INSTANTIATE_TEST_SUITE_P(Backends, RunnerTest,
                          [](const testing::TestParamInfo<RunnerOptions::Backend>& backend) {
                            return backend.param == RunnerOptions::Backend::kCpu ? "Cpu" : "Reference";
                          });
-
-TEST(Runner, ADecodeStepAllocatesNothing) {
-  RunnerOptions options;
-  options.context = 512;
-  auto runner = *open_runner(kModel, options);
-  auto s = *runner->start();
-  const std::vector<int32_t> prompt = random_tokens(40, runner->config().vocab, 15);
-  std::vector<float> logits;
-  const Step first{s.get(), prompt, Step::Logits::kLast};
-  ASSERT_TRUE(runner->forward({&first, 1}, logits));
-  const std::vector<int32_t> one{1};
-  const Step step{s.get(), one, Step::Logits::kLast};
-  ASSERT_TRUE(runner->forward({&step, 1}, logits));
-  const uint64_t before = allocations();
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(runner->forward({&step, 1}, logits));
-  EXPECT_EQ(allocations(), before);
-}
 
 TEST(Runner, OptionsAreChecked) {
   const auto refused = [](const auto& change) {
