@@ -8,9 +8,9 @@ namespace calla {
 // A fork-join pool: `run(n, f)` calls f(i) once for every i in [0, n) on the caller and its workers and returns when
 // all are done. A thread takes indices one by one from a stretch of its own, so that it walks through memory in order
 // (what the processor fetches ahead is then its own), and afterwards from the others' stretches, so that a worker that
-// the system takes away delays only the index it holds. Workers spin for a few microseconds, then yield, then sleep, so
-// that the hundreds of regions of one token start quickly and an idle engine uses no processor. One thread at a time
-// may call run(); f must not throw.
+// the system takes away delays only the index it holds. Workers pause for 50 µs, yield until 200 µs have passed, then
+// sleep, so that the hundreds of regions of one token start quickly and an idle engine uses no processor. One thread at
+// a time may call run(); f must not throw.
 class Pool {
  public:
   // threads: including the caller, 1 to 64; 0 means cpu_info().cores.
