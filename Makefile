@@ -7,7 +7,7 @@ BUILD := build/release
 JOBS := $(shell nproc)
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: run test check work sanitize fuzz tidy bench format install clean deps deps-test
+.PHONY: run test check work test-neon sanitize fuzz tidy bench format install clean deps deps-test deps-neon
 
 run: deps
 	$(call say,"building calla (the first time takes about three minutes on two cores)")
@@ -43,6 +43,20 @@ work: deps-test
 	$(call say,"counting instructions (about a minute)")
 	@tools/work.py $(BUILD)
 
+# The kernels for AArch64, from a cross compiler, on three emulated processors: with I8MM, with dot products only, with neither. The plain kernels
+# and the rest are `make test`'s.
+QEMU := qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu
+NEON_TESTS := build/aarch64/test_backend_cpu --gtest_brief=1
+test-neon: deps-neon
+	$(call say,"building the tests of the kernels for AArch64")
+	@cmake --preset aarch64 -Wno-dev > build/configure.log 2>&1 || (cat build/configure.log; exit 1)
+	@cmake --build --preset aarch64
+	@tools/check_weak_symbols.sh build/aarch64
+	$(call say,"running them on emulated processors")
+	@$(QEMU) max $(NEON_TESTS) --gtest_filter='-*/neon:*/scalar'
+	@$(QEMU) cortex-a76 $(NEON_TESTS) --gtest_filter='-*/scalar'
+	@$(QEMU) cortex-a72 $(NEON_TESTS) --gtest_filter='Select.*'
+
 # All tests but those of the program on a terminal under AddressSanitizer and UndefinedBehaviorSanitizer, the threads under ThreadSanitizer.
 sanitize: deps-test
 	$(call say,"building and testing with AddressSanitizer and UndefinedBehaviorSanitizer")
@@ -77,6 +91,9 @@ deps:
 
 deps-test:
 	@mkdir -p build && tools/install_deps.sh run test
+
+deps-neon:
+	@mkdir -p build && tools/install_deps.sh run neon
 
 clean:
 	rm -rf build

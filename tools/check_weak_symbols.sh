@@ -3,7 +3,7 @@
 # function that every file may bring; the linker keeps one copy, and if it keeps this one, processors without the instructions crash.
 set -eu
 found=0
-for object in $(find "$1" -name '*_avx2.cc.o' -o -name '*_avx512.cc.o' -o -name '*_amx.cc.o' -o -name '*_neon.cc.o'); do
+for object in $(find "$1" -name '*_avx2.cc.o' -o -name '*_avx512.cc.o' -o -name '*_amx.cc.o' -o -name '*_neon.cc.o' -o -name '*_neon_i8mm.cc.o'); do
   found=$((found + 1))
   exported=$(nm -C --defined-only --extern-only "$object")
   if echo "$exported" | grep -E ' [WVuwv] '; then echo "$object exports weak symbols" >&2; exit 1; fi

@@ -1,11 +1,13 @@
 #!/bin/sh
-# install_deps.sh run|test…: installs the Debian packages that building (run) and testing (test) need, those that are missing only.
+# install_deps.sh run|test|neon…: installs the Debian packages that building (run), testing (test) and testing the kernels for AArch64
+# (neon) need, those that are missing only.
 set -eu
 
 run='g++ cmake ninja-build make pkg-config git libfmt-dev libexpected-dev nlohmann-json3-dev libsimdjson-dev libutf8proc-dev
      libedit-dev libcli11-dev'
 test='libgtest-dev librapidcheck-dev libbenchmark-dev ccache mold clang-19 libclang-rt-19-dev clang-format clang-tidy-19
       python3 python3-jinja2 python3-numpy valgrind'
+neon='g++-aarch64-linux-gnu qemu-user googletest'
 
 wanted=''
 for group in "$@"; do
@@ -14,6 +16,7 @@ for group in "$@"; do
     test) wanted="$wanted $test"
           # The tokenizer's oracle is an npm package; any Node.js from 18 on will do.
           command -v node > /dev/null && command -v npm > /dev/null || wanted="$wanted nodejs npm" ;;
+    neon) wanted="$wanted $neon" ;;
     *) echo "install_deps.sh: unknown group $group" >&2; exit 2 ;;
   esac
 done

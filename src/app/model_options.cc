@@ -41,9 +41,9 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->group(kGroup);
   app.add_flag("--mlock", o.runner.load.lock, "Lock the weights in memory")->group(kGroup);
   app.add_option("--cpu-isa", o.runner.cpu_isa,
-                 "Force one set of kernels: scalar, avx2, avx512 or amx (default: the best one)")
+                 "Force one set of kernels: scalar, avx2, avx512, amx, neon or neon-i8mm (default: the best one)")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "amx"}))
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "amx", "neon", "neon-i8mm"}))
       ->group(kGroup);
   app.add_option("--backend", o.backend, "cpu, or reference: 64-bit floating point, exact and very slow")
       ->type_name("NAME")

@@ -71,7 +71,7 @@ CpuInfo detect() {
              tile_registers_allowed();
 #elif defined(__aarch64__)
   info.neon_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-  info.neon_i8mm = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+  info.neon_i8mm = info.neon_dotprod && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
 #endif
   return info;
 }

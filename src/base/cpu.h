@@ -12,8 +12,8 @@ struct CpuInfo {
   bool avx512 = false;  // F, BW, DQ, VL, VBMI and VNNI; GFNI; AVX2
   bool amx = false;     // tiles of int8, and all of avx512; the kernel has been asked for their registers and agreed
   bool neon_dotprod = false;
-  bool neon_i8mm = false;
-  int cores = 1;  // usable_cores() when the process asked first
+  bool neon_i8mm = false;  // and neon_dotprod
+  int cores = 1;           // usable_cores() when the process asked first
 };
 
 const CpuInfo& cpu_info();

@@ -48,7 +48,8 @@ inline constexpr float kQuantZero = 1e-36f;
 inline constexpr int kBlockRows = 16;
 inline constexpr int kTileBlocks = 16;
 struct WeightTile {
-  // [block][quad of the QuantRows order][row][4]; a group's blocks, one or two, are neighbours.
+  // [block][quad of the QuantRows order][row][4], or what else expand_tile and tile_product of a table agree on; a
+  // group's blocks, one or two, are neighbours.
   alignas(64) uint8_t codes[kTileBlocks][16][kBlockRows][4];
   alignas(64) float scales[kTileBlocks][kBlockRows];
   alignas(64) float biases[kTileBlocks][kBlockRows];
@@ -157,5 +158,8 @@ extern const KernelTable kAvx2Kernels;  // only in builds for x86-64
 // AMX does better.
 void use_avx512_kernels(KernelTable* table) noexcept;
 void use_amx_kernels(KernelTable* table) noexcept;
+extern const KernelTable kNeonKernels;  // only in builds for AArch64; wants the dot products of ARMv8.2
+// Only in builds for AArch64: replaces the kernels of kNeonKernels that I8MM does better.
+void use_neon_i8mm_kernels(KernelTable* table) noexcept;
 
 }  // namespace calla

@@ -16,95 +16,9 @@ constexpr int kGroup = 64;
 
 #include "backend/cpu/kernels_avx2_vector.inc"
 
+#include "backend/cpu/kernels_rows.inc"
+
 #include "backend/cpu/kernels_avx2_matmul.inc"
-
-// ---- rows
-
-inline float sum_of_squares(const float* x, int n) {
-  Vec8 sum[4] = {};
-  int i = 0;
-  for (; i + 32 <= n; i += 32) {
-    for (int j = 0; j < 4; ++j) {
-      const Vec8 v = load(x + i + 8 * j);
-      sum[j] = _mm256_fmadd_ps(v, v, sum[j]);
-    }
-  }
-  for_vectors(n - i, [&](auto in, auto) {
-    const Vec8 v = in(x + i);
-    sum[0] = _mm256_fmadd_ps(v, v, sum[0]);
-  });
-  return sum_of(_mm256_add_ps(_mm256_add_ps(sum[0], sum[1]), _mm256_add_ps(sum[2], sum[3])));
-}
-
-// v^-½ by the exact square root and division.
-inline float inverse_root(float v) {
-  return 1.0f / _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(v)));
-}
-
-inline float inverse_rms(const float* x, float eps, int n) {
-  return inverse_root(sum_of_squares(x, n) / static_cast<float>(n) + eps);
-}
-
-void rmsnorm(const float* x, const float* gamma, float eps, int n, float* y) noexcept {
-  const Vec8 scale = set(inverse_rms(x, eps, n));
-  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_mul_ps(_mm256_mul_ps(in(x), scale), in(gamma))); });
-}
-
-void add_rmsnorm(float* x, const float* y, const float* gamma, float eps, int n, float* h) noexcept {
-  for_vectors(n, [&](auto in, auto out) { out(x, _mm256_add_ps(in(x), in(y))); });
-  rmsnorm(x, gamma, eps, n, h);
-}
-
-void gated_rmsnorm(const float* o, const float* gamma, const float* z, float eps, int n, float* y) noexcept {
-  const Vec8 scale = set(inverse_rms(o, eps, n));
-  for_vectors(n, [&](auto in, auto out) {
-    out(y, _mm256_mul_ps(_mm256_mul_ps(_mm256_mul_ps(in(o), scale), in(gamma)), silu8(in(z))));
-  });
-}
-
-void l2norm(const float* x, float eps, float scale, int n, float* y) noexcept {
-  const Vec8 factor = set(inverse_root(sum_of_squares(x, n) + eps) * scale);
-  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_mul_ps(in(x), factor)); });
-}
-
-void axpy(float a, const float* x, int n, float* y) noexcept {
-  const Vec8 factor = set(a);
-  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_fmadd_ps(factor, in(x), in(y))); });
-}
-
-void silu_mul(const float* gate, const float* up, int n, float* y) noexcept {
-  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_mul_ps(silu8(in(gate)), in(up))); });
-}
-
-void sigmoid_mul(const float* x, float a, const float* gate, int n, float* y) noexcept {
-  const Vec8 factor = set(a);
-  for_vectors(n, [&](auto in, auto out) { out(y, _mm256_mul_ps(_mm256_mul_ps(in(x), factor), sigmoid8(in(gate)))); });
-}
-
-void rope(float* x, const float* cos, const float* sin) noexcept {
-  constexpr int kHalf = kRotary / 2;
-  for (int j = 0; j < kHalf; j += 8) {
-    const Vec8 lo = load(x + j), hi = load(x + j + kHalf), c = load(cos + j), s = load(sin + j);
-    store(x + j, _mm256_fmsub_ps(lo, c, _mm256_mul_ps(hi, s)));
-    store(x + j + kHalf, _mm256_fmadd_ps(hi, c, _mm256_mul_ps(lo, s)));
-  }
-}
-
-void to_bf16(const float* x, int n, uint16_t* y) noexcept {
-  for (int i = 0; i < n; ++i) {
-    uint32_t u;
-    __builtin_memcpy(&u, x + i, 4);
-    const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    y[i] = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : rounded);
-  }
-}
-
-void exp_all(const float* x, int n, float* y) noexcept {
-  for_vectors(n, [&](auto in, auto out) { out(y, exp8(in(x))); });
-}
-void sigmoid_all(const float* x, int n, float* y) noexcept {
-  for_vectors(n, [&](auto in, auto out) { out(y, sigmoid8(in(x))); });
-}
 
 // ---- convolution
 
@@ -113,56 +27,28 @@ void conv_silu(float* x, const float* conv, float* oldest, const float* middle, 
   for (; c + 8 <= n; c += 8) {
     // Taps of eight channels, [channel][4] → [tap][channel].
     const float* tap = conv + 4 * c;
-    const Vec8 l0 = load(tap), l1 = load(tap + 8), l2 = load(tap + 16), l3 = load(tap + 24);
-    const Vec8 a0 = _mm256_permute2f128_ps(l0, l2, 0x20), a1 = _mm256_permute2f128_ps(l0, l2, 0x31);
-    const Vec8 a2 = _mm256_permute2f128_ps(l1, l3, 0x20), a3 = _mm256_permute2f128_ps(l1, l3, 0x31);
-    const Vec8 b0 = _mm256_unpacklo_ps(a0, a1), b1 = _mm256_unpacklo_ps(a2, a3);
-    const Vec8 b2 = _mm256_unpackhi_ps(a0, a1), b3 = _mm256_unpackhi_ps(a2, a3);
-    const Vec8 now = load(x + c);
-    Vec8 sum = _mm256_mul_ps(_mm256_shuffle_ps(b0, b1, 0x44), load(oldest + c));
+    const Vec l0 = load(tap), l1 = load(tap + 8), l2 = load(tap + 16), l3 = load(tap + 24);
+    const Vec a0 = _mm256_permute2f128_ps(l0, l2, 0x20), a1 = _mm256_permute2f128_ps(l0, l2, 0x31);
+    const Vec a2 = _mm256_permute2f128_ps(l1, l3, 0x20), a3 = _mm256_permute2f128_ps(l1, l3, 0x31);
+    const Vec b0 = _mm256_unpacklo_ps(a0, a1), b1 = _mm256_unpacklo_ps(a2, a3);
+    const Vec b2 = _mm256_unpackhi_ps(a0, a1), b3 = _mm256_unpackhi_ps(a2, a3);
+    const Vec now = load(x + c);
+    Vec sum = _mm256_mul_ps(_mm256_shuffle_ps(b0, b1, 0x44), load(oldest + c));
     sum = _mm256_fmadd_ps(_mm256_shuffle_ps(b0, b1, 0xee), load(middle + c), sum);
     sum = _mm256_fmadd_ps(_mm256_shuffle_ps(b2, b3, 0x44), load(newest + c), sum);
     sum = _mm256_fmadd_ps(_mm256_shuffle_ps(b2, b3, 0xee), now, sum);
     store(oldest + c, now);
-    store(x + c, silu8(sum));
+    store(x + c, silu_of(sum));
   }
   for (; c < n; ++c) {
     const float* tap = conv + 4 * c;
     const float sum = tap[0] * oldest[c] + tap[1] * middle[c] + tap[2] * newest[c] + tap[3] * x[c];
     oldest[c] = x[c];
-    x[c] = _mm256_cvtss_f32(silu8(set(sum)));
+    x[c] = _mm256_cvtss_f32(silu_of(set(sum)));
   }
 }
 
 // ---- delta rule and attention
-
-using Vec = Vec8;
-constexpr int kVec = 8;
-constexpr int kStripRows = 6;
-inline Vec add(Vec a, Vec b) {
-  return _mm256_add_ps(a, b);
-}
-inline Vec sub(Vec a, Vec b) {
-  return _mm256_sub_ps(a, b);
-}
-inline Vec mul(Vec a, Vec b) {
-  return _mm256_mul_ps(a, b);
-}
-inline Vec most(Vec a, Vec b) {
-  return _mm256_max_ps(a, b);
-}
-inline Vec mul_add(Vec a, Vec b, Vec c) {
-  return _mm256_fmadd_ps(a, b, c);
-}
-inline Vec exp_of(Vec x) {
-  return exp8(x);
-}
-inline Vec counts_of(const int32_t* p) {
-  return _mm256_cvtepi32_ps(load_bytes(p));
-}
-inline Vec pick_less(Vec a, Vec b, Vec x, Vec y) {
-  return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
-}
 
 #include "backend/cpu/kernels_any_width.inc"
 
@@ -175,29 +61,29 @@ inline void prefetch(const uint16_t* p) {
 // bursts would be waited for.
 void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const uint16_t* next_keys,
                  const int32_t* visible, int span, float* peak, float* total, float* o, float* scores) noexcept {
-  const Vec8 none = set(-__builtin_inff());
+  const Vec none = set(-__builtin_inff());
   const Int8 seen = load_bytes(visible);
-  const Vec8 old_peak = load(peak);
-  Vec8 top = old_peak;
+  const Vec old_peak = load(peak);
+  Vec top = old_peak;
   for (int t = 0; t < span; ++t) {
     const uint16_t* key = keys + t * kHeadDim;
-    Vec8 sum[8] = {};
+    Vec sum[8] = {};
     for (int d = 0; d < kHeadDim; d += 8) {
       if (d % 32 == 0) prefetch(values + t * kHeadDim + d);
-      const Vec8 kd = load_bf16x8(key + d);
+      const Vec kd = load_bf16(key + d);
       for (int r = 0; r < 8; ++r) sum[r] = _mm256_fmadd_ps(kd, load(q + r * kHeadDim + d), sum[r]);
     }
-    const Vec8 counts = _mm256_castsi256_ps(_mm256_cmpgt_epi32(seen, _mm256_set1_epi32(t)));
-    const Vec8 s = _mm256_blendv_ps(none, sums_of(sum), counts);
+    const Vec counts = _mm256_castsi256_ps(_mm256_cmpgt_epi32(seen, _mm256_set1_epi32(t)));
+    const Vec s = _mm256_blendv_ps(none, sums_of(sum), counts);
     store(scores + 8 * t, s);
     top = _mm256_max_ps(top, s);
   }
   // A row that has seen nothing yet keeps peak −inf; subtracting 0 instead keeps NaN out of it.
-  const Vec8 base = _mm256_blendv_ps(top, _mm256_setzero_ps(), _mm256_cmp_ps(top, none, _CMP_EQ_OQ));
-  const Vec8 shrink = exp8(_mm256_sub_ps(old_peak, base));
-  Vec8 sum = _mm256_mul_ps(load(total), shrink);
+  const Vec base = _mm256_blendv_ps(top, _mm256_setzero_ps(), _mm256_cmp_ps(top, none, _CMP_EQ_OQ));
+  const Vec shrink = exp_of(_mm256_sub_ps(old_peak, base));
+  Vec sum = _mm256_mul_ps(load(total), shrink);
   for (int t = 0; t < span; ++t) {
-    const Vec8 p = exp8(_mm256_sub_ps(load(scores + 8 * t), base));
+    const Vec p = exp_of(_mm256_sub_ps(load(scores + 8 * t), base));
     store(scores + 8 * t, p);
     sum = _mm256_add_ps(sum, p);
   }
@@ -206,11 +92,11 @@ void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, c
   alignas(32) float factor[8];
   store(factor, shrink);
   for (int d = 0; d < kHeadDim; d += 8) {
-    Vec8 acc[8];
+    Vec acc[8];
     for (int r = 0; r < 8; ++r) acc[r] = _mm256_mul_ps(_mm256_broadcast_ss(factor + r), load(o + r * kHeadDim + d));
     for (int t = 0; t < span; ++t) {
       prefetch(next_keys + (d / 8 * 64 + t) * 8);
-      const Vec8 v = load_bf16x8(values + t * kHeadDim + d);
+      const Vec v = load_bf16(values + t * kHeadDim + d);
       for (int r = 0; r < 8; ++r) acc[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(scores + 8 * t + r), v, acc[r]);
     }
     for (int r = 0; r < 8; ++r) store(o + r * kHeadDim + d, acc[r]);

@@ -12,7 +12,7 @@
 namespace calla {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"amx", "avx512", "avx2", "scalar"};
+constexpr std::array<std::string_view, 6> kNames = {"amx", "avx512", "avx2", "neon-i8mm", "neon", "scalar"};
 
 std::vector<const KernelTable*> detect() {
   std::vector<const KernelTable*> tables;
@@ -29,6 +29,13 @@ std::vector<const KernelTable*> detect() {
     tables.push_back(&avx512);
   }
   if (cpu_info().avx2) tables.push_back(&kAvx2Kernels);
+#elif defined(__aarch64__)
+  if (cpu_info().neon_i8mm) {
+    static KernelTable i8mm = kNeonKernels;
+    use_neon_i8mm_kernels(&i8mm);
+    tables.push_back(&i8mm);
+  }
+  if (cpu_info().neon_dotprod) tables.push_back(&kNeonKernels);
 #endif
   tables.push_back(&kScalarKernels);
   return tables;

@@ -1,0 +1,25 @@
+# The libraries of others.
+
+find_package(Threads REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(tl-expected REQUIRED)
+
+if(CMAKE_CROSSCOMPILING)
+  # What is tested for another processor, the kernels, needs of the other libraries only headers, and these are here. GoogleTest comes as sources.
+  foreach(name fmt::fmt PkgConfig::utf8proc PkgConfig::simdjson PkgConfig::edit)
+    add_library(${name} INTERFACE IMPORTED)
+  endforeach()
+  target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
+  add_subdirectory(/usr/src/googletest/googletest googletest EXCLUDE_FROM_ALL)
+else()
+  find_package(fmt REQUIRED)
+  find_package(PkgConfig REQUIRED)
+  pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+  pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET simdjson)
+  pkg_check_modules(edit REQUIRED IMPORTED_TARGET libedit)
+  if(CALLA_BUILD_TESTS)
+    find_package(GTest REQUIRED)
+    find_library(CALLA_RAPIDCHECK rapidcheck REQUIRED)
+  endif()
+endif()
