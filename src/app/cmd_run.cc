@@ -137,20 +137,17 @@ Result<void> run_prompt(const Options& o) {
 
   const bool stream = !o.quiet && !o.json;
   ReasoningSplitter splitter(!o.raw && model->ends_in_reasoning(prompt));
-  AnswerPrinter printer(stdout_is_terminal(), !o.hide_thinking);
-  // Piped, the answer is what the model wrote, markers included; split only for people, and where the reasoning is to
-  // be hidden.
-  const bool split = !o.raw && (stdout_is_terminal() || o.hide_thinking);
+  AnswerPrinter printer(stdout_is_terminal(), stdout_is_terminal() && !o.hide_thinking);
   std::string reasoning, answer;
   const auto take = [&](const ReasoningSplitter::Split& s) {
     reasoning += s.reasoning;
     answer += s.answer;
-    if (!stream || !split) return true;
+    if (!stream || o.raw) return true;
     return (s.reasoning.empty() || printer.print(s.reasoning, true)) &&
            (s.answer.empty() || printer.print(s.answer, false));
   };
   options.on_delta = [&](const Delta& d) {
-    return take(splitter.push(d.text)) && (!stream || split || printer.print(d.text, false));
+    return take(splitter.push(d.text)) && (!stream || !o.raw || printer.print(d.text, false));
   };
   std::optional<Progress> progress;
   if (!o.quiet) progress.emplace("reading the prompt", prompt.size(), Progress::Unit::kItems);
@@ -203,7 +200,7 @@ constexpr const char* kExamples = R"(Examples:
   calla run "Tell me a story about a fox"
   calla run --model mlx-community/Qwen3.6-35B-A3B-4bit --no-thinking --file question.txt
   git diff | calla run --system "Review this change" --model ~/models/qwen
-  calla run --request request.json --temperature 0 --quiet    # the answer alone, as the model wrote it
+  calla run --request request.json --temperature 0 --quiet    # the text exactly as the model wrote it
   calla run --json --logprobs 5 --max-tokens 20 "2 + 2 ="
   calla run --raw "Once upon a time"                          # no chat template: the model goes on with this text
 
@@ -225,7 +222,7 @@ void add_run(CLI::App& app, Run& run) {
   app.add_flag("--raw", o->raw,
                "Continue the text itself, without the chat template; markers such as <|im_end|> count");
   add_thinking_flags(app, o->thinking);
-  app.add_flag("--hide-thinking", o->hide_thinking, "Print only the answer");
+  app.add_flag("--hide-thinking", o->hide_thinking, "Print only the answer, as to a pipe or a file");
   app.add_flag("--json", o->json, "Print one JSON object at the end: text, finish_reason, usage, timings");
   app.add_option("--logprobs", o->logprobs, "With --json: log-probabilities of each token and of the N likeliest")
       ->type_name("N")

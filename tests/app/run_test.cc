@@ -58,6 +58,16 @@ TEST_F(RunTest, QuietIsTheTextAlone) {
   }
 }
 
+TEST_F(RunTest, APipeGetsTheAnswerWithoutTheThinking) {
+  const std::vector<std::string> question = {"--thinking", "--temperature", "0", "What is 12 + 30?"};
+  auto plain = question, json = question;
+  plain.insert(plain.begin(), "run");
+  json.insert(json.begin(), {"run", "--json"});
+  const Json out = Json::parse(run_program(json).out);
+  EXPECT_NE(out["text"].get<std::string>().find("</think>"), std::string::npos);
+  EXPECT_EQ(run_program(plain).out, out["content"].get<std::string>() + "\n");
+}
+
 TEST_F(RunTest, StdinFileAndStop) {
   const Ran from_stdin = run_program({"run", "--quiet", "--temperature", "0", "--max-tokens", "16"}, "Tell me a story");
   ASSERT_TRUE(write_file(dir_ / "p.txt", "Tell me a story"));
