@@ -6,15 +6,14 @@
 
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 #include "backend/cpu/ops_cpu.h"
-#include "backend/cpu/select.h"
 #include "base/pool.h"
 #include "base/random.h"
 #include "model/state.h"
+#include "table.h"
 
 namespace calla {
 namespace {
@@ -37,16 +36,10 @@ ModelConfig shape() {
 
 // range(0): threads, range(1): tokens of a pass, range(2): position it starts at.
 void Attend(benchmark::State& state) {
-  const char* isa = std::getenv("CALLA_ISA");
-  const auto table = select_table(isa == nullptr ? "" : isa);
-  if (!table) {
-    std::fprintf(stderr, "%s\n", table.error().message.c_str());
-    std::exit(2);
-  }
   const int m = static_cast<int>(state.range(1)), position = static_cast<int>(state.range(2));
   const ModelConfig config = shape();
   Pool pool(static_cast<int>(state.range(0)));
-  CpuOps op(config, pool, **table, m);
+  CpuOps op(config, pool, table(), m);
   const StateShape state_shape(config);
   PagePool<bf16> pages(state_shape.page_size(), (position + m) / kPage + 2);
   CpuOps::State sequence(state_shape, pages);

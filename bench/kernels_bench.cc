@@ -13,26 +13,16 @@
 #include <vector>
 
 #include "backend/cpu/ops_cpu.h"
-#include "backend/cpu/select.h"
 #include "base/pool.h"
 #include "base/random.h"
 #include "model/forward.h"
 #include "model/scratch.h"
 #include "model/state.h"
 #include "model/weights.h"
+#include "table.h"
 
 namespace calla {
 namespace {
-
-const KernelTable& table() {
-  const char* isa = std::getenv("CALLA_ISA");
-  const auto selected = select_table(isa == nullptr ? "" : isa);
-  if (!selected) {
-    std::fprintf(stderr, "%s\n", selected.error().message.c_str());
-    std::exit(2);
-  }
-  return **selected;
-}
 
 void rates(benchmark::State& state, double bytes, double macs) {
   const auto rate = benchmark::Counter::kIsIterationInvariantRate;

@@ -15,6 +15,7 @@
 #include "app/eval_report.h"
 #include "app/input.h"
 #include "app/model_options.h"
+#include "base/clock.h"
 #include "base/progress.h"
 #include "base/sha256.h"
 #include "engine/runner.h"
@@ -116,7 +117,6 @@ Result<void> eval_logits(const Options& o) {
 
 // Scores everything that `scores` lacks, with a progress line; keeps o.resume up to date, also when Ctrl-C ends it.
 Result<void> score(const Options& o, const Scoring& scoring, const RunIdentity& run, std::vector<RowScore>& scores) {
-  using Clock = std::chrono::steady_clock;
   using namespace std::chrono_literals;
   const size_t before = scores.size(), total = scoring.ids.size() - 1;
   if (before > 0) fmt::print(stderr, "{}: {} of {} positions are there from an earlier run\n", o.resume, before, total);

@@ -17,9 +17,9 @@ struct Options {
 };
 
 Result<void> quantize(const Options& options) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   CALLA_ASSIGN(const QuantizeSummary done, quantize_checkpoint(options.from, options.to, options.quantize));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   const WriteSummary& written = done.written;
   fmt::print("wrote {} in {} file{} to {}, from {} of bf16, in {} ({:.0f} MB/s read)\n", format_bytes(written.bytes),
              written.shards, written.shards == 1 ? "" : "s", options.to.string(), format_bytes(done.source_bytes),

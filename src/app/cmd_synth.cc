@@ -25,9 +25,9 @@ Result<void> synth(Options options) {
   CALLA_ASSIGN(options.synth.shape, synth_shape(options.shape));
   options.synth.hf = options.form == "hf";
   options.synth.chat_template = bud / "chat_template.jinja";
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   CALLA_ASSIGN(const WriteSummary done, write_synth(options.out, options.synth));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   fmt::print("wrote {} of random weights to {} in {} ({:.0f} MB/s)\n", format_bytes(done.bytes), options.out.string(),
              format_duration(seconds), static_cast<double>(done.bytes - done.kept_bytes) / 1e6 / seconds);
   return {};

@@ -42,7 +42,7 @@ Progress::Progress(std::string label, uint64_t total, Unit unit)
     : label_(std::move(label)), total_(total), unit_(unit), terminal_(::isatty(2) == 1) {}
 
 Progress::~Progress() {
-  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double seconds = seconds_since(start_);
   if (drawn_) {
     draw();
     std::fputc('\n', stderr);
@@ -62,7 +62,7 @@ void Progress::update(uint64_t done) {
 }
 
 void Progress::draw() {
-  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const double seconds = seconds_since(start_);
   const double share = total_ > 0 ? std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_)) : 1.0;
   const double rate = seconds > 0 ? static_cast<double>(done_) / seconds : 0;
   const int width = 24;

@@ -1,8 +1,9 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
+
+#include "base/clock.h"
 
 namespace calla {
 
@@ -20,7 +21,6 @@ class Progress {
   void update(uint64_t done);
 
  private:
-  using Clock = std::chrono::steady_clock;
   void draw();
   std::string label_;
   uint64_t total_;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/select.h"
 #include "base/buffer.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "ops/linear.h"
@@ -20,13 +20,11 @@
 namespace calla {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 template <class F>
 double seconds(const F& f) {
   const auto start = Clock::now();
   f();
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return seconds_since(start);
 }
 
 // Sums of 64-bit words in several chains: bound by memory, not by the additions. Returned so that the loop is not

@@ -1,18 +1,13 @@
 #include "bench/measure.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace calla {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 class RowMeter {
  public:

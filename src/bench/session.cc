@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <utility>
 
 #include "backend/cpu/select.h"
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/pool.h"
 #include "base/progress.h"
@@ -21,12 +21,6 @@
 
 namespace calla {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 class Session {
  public:

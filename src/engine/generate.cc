@@ -3,18 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "engine/stop.h"
 #include "text/detokenizer.h"
 
 namespace calla {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 1024;
 
@@ -34,7 +29,7 @@ class Generating {
     out_.prompt_tokens = static_cast<int>(prompt_.size());
     out_.seed = sampler_.seed();
     CALLA_ASSIGN(const bool whole, read_prompt());
-    out_.times.prompt_seconds = since(start_);
+    out_.times.prompt_seconds = seconds_since(start_);
     if (!whole) {
       out_.finish = FinishReason::kCancelled;
       return std::move(out_);
@@ -88,10 +83,10 @@ class Generating {
       if (cancelled()) return finish(FinishReason::kCancelled);
       CALLA_ASSIGN(Sampled token, sampler_.sample(logits_));
       if (out_.tokens.empty()) {
-        out_.times.first_seconds = since(start_);
+        out_.times.first_seconds = seconds_since(start_);
         first = Clock::now();
       }
-      out_.times.decode_seconds = since(first);
+      out_.times.decode_seconds = seconds_since(first);
       const int32_t id = token.id;
       out_.tokens.push_back(std::move(token));
       const bool ended = !options_.ignore_eos && model_.is_stop(id);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -10,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/clock.h"
 #include "ops/dims.h"
 #include "ops/linear.h"
 #include "ops/ops.h"
@@ -100,9 +100,9 @@ class ProfiledOps {
  private:
   template <class F>
   void count(VerbCost cost, const F& f) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     f();
-    cost.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    cost.seconds = seconds_since(start);
     profile_.add(cost);
   }
 

@@ -61,10 +61,6 @@ inline void prefetch(const uint16_t* p) {
 // bursts would be waited for.
 void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, const uint16_t* next_keys,
                  const int32_t* visible, int span, float* peak, float* total, float* o, float* scores) noexcept {
-  const Vec none = set(-__builtin_inff());
-  const Int8 seen = load_bytes(visible);
-  const Vec old_peak = load(peak);
-  Vec top = old_peak;
   for (int t = 0; t < span; ++t) {
     const uint16_t* key = keys + t * kHeadDim;
     Vec sum[8] = {};
@@ -73,22 +69,9 @@ void attend_page(const float* q, const uint16_t* keys, const uint16_t* values, c
       const Vec kd = load_bf16(key + d);
       for (int r = 0; r < 8; ++r) sum[r] = _mm256_fmadd_ps(kd, load(q + r * kHeadDim + d), sum[r]);
     }
-    const Vec counts = _mm256_castsi256_ps(_mm256_cmpgt_epi32(seen, _mm256_set1_epi32(t)));
-    const Vec s = _mm256_blendv_ps(none, sums_of(sum), counts);
-    store(scores + 8 * t, s);
-    top = _mm256_max_ps(top, s);
+    store(scores + 8 * t, sums_of(sum));
   }
-  // A row that has seen nothing yet keeps peak −inf; subtracting 0 instead keeps NaN out of it.
-  const Vec base = _mm256_blendv_ps(top, _mm256_setzero_ps(), _mm256_cmp_ps(top, none, _CMP_EQ_OQ));
-  const Vec shrink = exp_of(_mm256_sub_ps(old_peak, base));
-  Vec sum = _mm256_mul_ps(load(total), shrink);
-  for (int t = 0; t < span; ++t) {
-    const Vec p = exp_of(_mm256_sub_ps(load(scores + 8 * t), base));
-    store(scores + 8 * t, p);
-    sum = _mm256_add_ps(sum, p);
-  }
-  store(total, sum);
-  store(peak, top);
+  const Vec shrink = softmax_lanes(visible, span, peak, total, scores, kQueryLanes);
   alignas(32) float factor[8];
   store(factor, shrink);
   for (int d = 0; d < kHeadDim; d += 8) {

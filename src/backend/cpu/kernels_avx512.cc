@@ -71,7 +71,7 @@ inline Vec counts_of(const int32_t* p) {
 inline Vec pick_less(Vec a, Vec b, Vec x, Vec y) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
 }
-// As in kernels_avx2_vector.inc: 2^n · e^r, e^r by its Taylor polynomial of degree 7.
+// As in kernels_rows.inc: 2^n · e^r, e^r by its Taylor polynomial of degree 7.
 inline Vec exp_of(Vec x) {
   const Vec t = most(set(-87.3f), _mm512_min_ps(set(88.0f), x));
   const Vec n = _mm512_roundscale_ps(mul(t, set(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

@@ -87,7 +87,7 @@ class CpuOps {
   // Input of a product: f32 rows and, where a route wants them, the same rows as int8: x ≈ Σ of the planes.
   struct Input {
     Mat<const float> x;
-    QuantRows planes[2];
+    QuantRows planes[kPlanes];
     int plane_count = 0;
   };
   // One of the matrices of project().
