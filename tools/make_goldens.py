@@ -167,7 +167,7 @@ def bud_goldens(folder, out, device):
     ours = export.load_torch(folder, device)
     runs = []
     for name, messages, tools, thinking in prompts():
-        parts = data.render(messages + [{"role": "assistant", "content": ""}], tools, thinking, prompt_only=True)
+        parts = data.prompt(messages, tools, thinking)
         text = "".join(t for t, _ in parts)
         ids, steps = tok.encode(text), []
         run = list(ids)

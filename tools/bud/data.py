@@ -113,6 +113,11 @@ def render(messages, tools=None, thinking=True, preserve=False, prompt_only=Fals
     return out
 
 
+def prompt(messages, tools, thinking):
+    """What the model is given to answer these messages, as render() returns it."""
+    return render(messages + [{"role": "assistant", "content": ""}], tools, thinking, prompt_only=True)
+
+
 # ---------------------------------------------------------------------------------------- lessons
 
 def held_out(key):
@@ -678,6 +683,11 @@ NOT_NAMES = set("""Mom Dad Mommy Daddy Mama Papa Mum Mummy Grandma Grandpa Grann
 Monday Tuesday Wednesday Thursday Friday Saturday Sunday""".split())
 
 
+def tiny_stories(corpus):
+    """The TinyStories of the corpus that are neither very short nor long."""
+    return [s for s in corpus["stories"][:6304] if 300 < len(s) < 1800]
+
+
 def retell(rng, story):
     """The story with other names for its people and animals, so that a name has to be read, not known by heart."""
     words = set(re.findall(r"\b[a-z]+\b", story))
@@ -746,7 +756,7 @@ class Rows:
         self.own = own
         shares = SOURCES if own is None else SECOND
         self.kinds, self.weights = list(shares), list(shares.values())
-        self.tiny = [s for s in corpus["stories"][:6304] if 300 < len(s) < 1800]
+        self.tiny = tiny_stories(corpus)
         self.end = self.tok.added["<|endoftext|>"]
 
     def pack(self, parts):

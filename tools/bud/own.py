@@ -75,16 +75,14 @@ def main():
     rng = random.Random(args.seed)
     torch.manual_seed(args.seed)
     tok, net = Tokenizer(args.model + "/tokenizer.json"), export.load_torch(args.model)
-    stories = data.read_corpus(args.corpus)["stories"]
-    tiny = [s for s in stories[:6304] if 300 < len(s) < 1800]
-    vocabulary = set(re.findall(r"[a-z']+", " ".join(stories).lower()))
+    corpus = data.read_corpus(args.corpus)
+    vocabulary = set(re.findall(r"[a-z']+", " ".join(corpus["stories"]).lower()))
     stop = [tok.added["<|im_end|>"], tok.added["<|endoftext|>"]]
-    source, end, kept, asked = requests(rng, tiny), time.time() + args.seconds, 0, 0
+    source, end, kept, asked = requests(rng, data.tiny_stories(corpus)), time.time() + args.seconds, 0, 0
     with open(args.out, "w", encoding="utf-8") as f:
         while time.time() < end:
             batch = [next(source) for _ in range(args.batch)]
-            prompts = ["".join(t for t, _ in data.render([{"role": "user", "content": q}, {"role": "assistant", "content": ""}], None, thinking, prompt_only=True))
-                       for q, _, thinking in batch]
+            prompts = ["".join(t for t, _ in data.prompt([{"role": "user", "content": q}], None, thinking)) for q, _, thinking in batch]
             answers = net.generate([tok.encode(p) for p in prompts], 420, stop, temperature=args.temperature)
             for (question, check, thinking), prompt, (ids, stopped) in zip(batch, prompts, answers):
                 text = tok.decode(ids)

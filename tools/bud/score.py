@@ -130,7 +130,7 @@ def ask_torch(questions, net, tok, limit=256, batch=256):
     ids = []
     for q in questions:
         request = q["request"]
-        parts = data.render(request["messages"] + [{"role": "assistant", "content": ""}], request.get("tools"), q["thinking"], prompt_only=True)
+        parts = data.prompt(request["messages"], request.get("tools"), q["thinking"])
         ids.append([i for text, _ in parts for i in tok.encode(text)])
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     out = [None] * len(ids)

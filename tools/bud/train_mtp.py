@@ -58,7 +58,7 @@ def answers(path, tok):
         for line in f:
             item = json.loads(line)
             request = item["request"]
-            parts = data.render(request["messages"] + [{"role": "assistant", "content": ""}], request.get("tools"), item["thinking"], prompt_only=True)
+            parts = data.prompt(request["messages"], request.get("tools"), item["thinking"])
             prompt = [i for t, _ in parts for i in tok.encode(t)]
             out.setdefault(item["family"], []).append((prompt, tok.encode(item["output"]) + [end] * item["stopped"]))
     return out
