@@ -13,7 +13,7 @@ using Json = nlohmann::json;
 class BenchTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!has_bud()) GTEST_SKIP() << "models/bud is not there";
+    ASSERT_TRUE(has_bud()) << "models/bud is not there";
   }
   // Rounds of a few milliseconds on a busy machine differ by anything: only tests of the refusal care.
   static Ran bench(std::vector<std::string> args) {

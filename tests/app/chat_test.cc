@@ -18,7 +18,7 @@ constexpr const char* kMore = "\x1b[?2004h. ";
 class ChatTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!has_bud()) GTEST_SKIP() << "models/bud is not there";
+    ASSERT_TRUE(has_bud()) << "models/bud is not there";
     ::setenv("XDG_STATE_HOME", (dir_ / "state").c_str(), 1);
   }
   static std::vector<std::string> chat(std::vector<std::string> more = {}) {

@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 class EvalTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!has_bud()) GTEST_SKIP() << "models/bud is not there";
+    ASSERT_TRUE(has_bud()) << "models/bud is not there";
     std::string text;
     for (int i = 0; i < 6; ++i) text += "Once upon a time, a little fox found a red kite. The fox was happy. ";
     ASSERT_TRUE(write_file(text_, text));

@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 class RunTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!has_bud()) GTEST_SKIP() << "models/bud is not there";
+    ASSERT_TRUE(has_bud()) << "models/bud is not there";
   }
   TempDir dir_;
 };
