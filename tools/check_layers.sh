@@ -15,6 +15,7 @@ declare -A may=(
   [backend/cpu]='base quant formats ops model'
   [convert]='base quant formats ops model text'
   [engine]='base quant formats ops model text backend/reference backend/cpu'
+  [store]='base text'
   [bench]='base quant formats ops model text backend/cpu engine'
   [eval]='base quant formats text engine'
   [app]='base quant formats ops model text backend/cpu engine convert bench eval'
