@@ -17,6 +17,7 @@ struct Error {
     kUnsupported,  // understood, but not something this build can do
     kMemory,       // does not fit in the memory plan
     kCancelled,    // stopped on request
+    kBusy,         // nothing is wrong with the request: there is no room for it now
   };
   Code code = Code::kInvalid;
   std::string message;  // one line, no final stop; names the file, tensor, field or number and what was expected

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
-#include "engine/stop.h"
-#include "text/detokenizer.h"
+#include "engine/answer.h"
 
 namespace calla {
 namespace {
@@ -21,21 +19,17 @@ class Generating {
         sequence_(sequence),
         prompt_(prompt),
         options_(options),
-        sampler_(options.sampling, model.tokenizer().size(), prompt),
-        detokenizer_(model.tokenizer()),
-        stops_(options.stop) {}
+        answer_(model, prompt, options, {}, options.on_delta) {}
 
   Result<Generation> run() {
-    out_.prompt_tokens = static_cast<int>(prompt_.size());
-    out_.seed = sampler_.seed();
     CALLA_ASSIGN(const bool whole, read_prompt());
-    out_.times.prompt_seconds = seconds_since(start_);
-    if (!whole) {
-      out_.finish = FinishReason::kCancelled;
-      return std::move(out_);
+    answer_.prompt_read();
+    if (whole) {
+      CALLA_TRY(decode());
+    } else {
+      answer_.generation().finish = FinishReason::kCancelled;
     }
-    CALLA_TRY(decode());
-    return std::move(out_);
+    return std::move(answer_.generation());
   }
 
  private:
@@ -49,7 +43,7 @@ class Generating {
     // The last token is always read again: its logits are not kept.
     base_ = std::min(static_cast<int>(apart - held.begin()), static_cast<int>(prompt_.size()) - 1);
     CALLA_TRY(runner.rollback(sequence_, sequence_.position() - base_));
-    out_.reused_tokens = base_;
+    answer_.generation().reused_tokens = base_;
     for (const int mark : options_.marks) {
       if (mark < base_ || mark >= static_cast<int>(prompt_.size())) continue;
       CALLA_ASSIGN(const bool whole, feed(mark, Step::Logits::kNone));
@@ -78,62 +72,26 @@ class Generating {
   }
 
   Result<void> decode() {
-    Clock::time_point first;
     for (;;) {
-      if (cancelled()) return finish(FinishReason::kCancelled);
-      CALLA_ASSIGN(Sampled token, sampler_.sample(logits_));
-      if (out_.tokens.empty()) {
-        out_.times.first_seconds = seconds_since(start_);
-        first = Clock::now();
+      if (cancelled()) {
+        answer_.cancel();
+        return {};
       }
-      out_.times.decode_seconds = seconds_since(first);
-      const int32_t id = token.id;
-      out_.tokens.push_back(std::move(token));
-      const bool ended = !options_.ignore_eos && model_.is_stop(id);
-      if (!emit(ended ? std::string() : stops_.push(detokenizer_.push(id)), &out_.tokens.back())) {
-        return finish(FinishReason::kCancelled);
-      }
-      if (ended) return finish(FinishReason::kStopToken);
-      if (stops_.stopped()) return finish(FinishReason::kStopString);
-      if (options_.max_tokens > 0 && static_cast<int>(out_.tokens.size()) >= options_.max_tokens) {
-        return finish(FinishReason::kLength);
-      }
-      if (sequence_.position() >= model_.runner().context()) return finish(FinishReason::kContext);
+      CALLA_ASSIGN(const bool more, answer_.next(logits_));
+      if (!more) return {};
+      const int32_t id = answer_.token();
       const Step step{&sequence_, {&id, 1}, Step::Logits::kLast};
       CALLA_TRY(model_.runner().forward({&step, 1}, logits_));
     }
-  }
-
-  bool emit(std::string_view text, const Sampled* token) {
-    out_.text += text;
-    return !options_.on_delta || options_.on_delta({text, token});
-  }
-
-  // Lets out what was held back, unless it belongs to a stop string.
-  Result<void> finish(FinishReason reason) {
-    if (!stops_.stopped()) {
-      std::string rest = stops_.push(detokenizer_.finish());
-      rest += stops_.finish();
-      emit(rest, nullptr);
-    } else {
-      out_.stop = stops_.matched();
-      emit({}, nullptr);
-    }
-    out_.finish = stops_.stopped() ? FinishReason::kStopString : reason;
-    return {};
   }
 
   Model& model_;
   Sequence& sequence_;
   std::span<const int32_t> prompt_;
   const GenerateOptions& options_;
-  Sampler sampler_;
-  Detokenizer detokenizer_;
-  StopStrings stops_;
+  Answer answer_;
   std::vector<float> logits_;
   int base_ = 0;  // tokens of the prompt that the sequence held before the pass that runs
-  Generation out_;
-  const Clock::time_point start_ = Clock::now();
 };
 
 }  // namespace
@@ -175,16 +133,19 @@ double Generation::decode_rate() const {
                                                        : 0;
 }
 
+Result<void> check_prompt(size_t tokens, int context) {
+  if (tokens == 0) return invalid("the prompt is empty");
+  if (tokens > static_cast<size_t>(context)) {
+    return invalid(fmt::format(
+        "the prompt has {} tokens and the context holds {}: shorten it or choose a larger --context", tokens, context));
+  }
+  return {};
+}
+
 Result<Generation> generate(Model& model, Sequence& sequence, std::span<const int32_t> prompt,
                             const GenerateOptions& options) {
   CALLA_TRY(check_options(options));
-  if (prompt.empty()) return invalid("the prompt is empty");
-  const int context = model.runner().context();
-  if (prompt.size() > static_cast<size_t>(context)) {
-    return invalid(
-        fmt::format("the prompt has {} tokens and the context holds {}: shorten it or choose a larger --context",
-                    prompt.size(), context));
-  }
+  CALLA_TRY(check_prompt(prompt.size(), model.runner().context()));
   return Generating(model, sequence, prompt, options).run();
 }
 

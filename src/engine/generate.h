@@ -47,6 +47,8 @@ struct GenerateOptions {
 
 // An error names the first field that is out of range.
 Result<void> check_options(const GenerateOptions& options);
+// An error where a prompt is empty or longer than the context.
+Result<void> check_prompt(size_t tokens, int context);
 
 struct GenerationTimes {
   double prompt_seconds = 0;  // rollback and prompt, until the logits of its last token
@@ -60,7 +62,8 @@ struct Generation {
   FinishReason finish = FinishReason::kStopToken;
   std::string stop;  // of kStopString: which
   int prompt_tokens = 0;
-  int reused_tokens = 0;  // of the prompt, that the sequence already held
+  int reused_tokens = 0;     // of the prompt, whose state was there already
+  int reasoning_tokens = 0;  // of the answer, up to and with the </think> that ends them
   uint64_t seed = 0;
   GenerationTimes times;
 

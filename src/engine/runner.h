@@ -50,6 +50,13 @@ struct RunnerOptions {
   Profile* profile = nullptr;
 };
 
+// Pages of keys and values, each of 64 positions of a sequence.
+struct PageUse {
+  int used = 0;  // by sequences; one that several share counts once
+  int limit = 0;
+  size_t bytes = 0;  // of one
+};
+
 // The one virtual seam of the engine: everything above it (server, chat, sampler) sees tokens and logits, never a
 // tensor. One thread at a time may use a Runner and its sequences.
 class Runner {
@@ -57,6 +64,8 @@ class Runner {
   virtual ~Runner() = default;
   virtual const ModelConfig& config() const = 0;
   virtual int context() const = 0;
+  virtual PageUse pages() const = 0;
+  virtual size_t state_bytes() const = 0;  // of a sequence, besides its pages
 
   virtual Result<std::unique_ptr<Sequence>> start() = 0;
 

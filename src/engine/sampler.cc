@@ -262,35 +262,59 @@ int32_t Sampler::draw(std::span<const float> logits, float best) {
   return candidates_.back().id;  // rounding left a little of `point`
 }
 
-void Sampler::add_logprobs(std::span<const float> logits, Sampled& out) {
-  // Penalties may have turned the order round: scan the restored row. It was sound when it was chosen from.
-  const Result<Best> best = scan(logits);
-  if (!best) return;
-  const double log_sum = double{best->logit} + std::log(sum_exp(logits, best->logit));
+Result<void> Sampler::add_logprobs(std::span<const float> logits, Sampled& out) {
+  // Penalties and masks may have turned the order round: scan the row as it was.
+  CALLA_ASSIGN(const Best best, scan(logits));
+  const double log_sum = double{best.logit} + std::log(sum_exp(logits, best.logit));
   out.logprob = static_cast<float>(logits[out.id] - log_sum);
-  if (params_.logprobs == 0) return;
+  if (params_.logprobs == 0) return {};
   select_top(logits, std::min(params_.logprobs, tokens_));
   for (const Candidate& c : candidates_) out.top.push_back({c.id, static_cast<float>(c.logit - log_sum)});
+  return {};
 }
 
-Result<Sampled> Sampler::sample(std::span<float> row) {
-  CHECK(row.size() >= static_cast<size_t>(tokens_), "a row of logits is shorter than the vocabulary");
-  const std::span<float> logits = row.first(tokens_);
-  Sampled out;
+Result<int32_t> Sampler::choose(std::span<float> logits) {
   change(logits);
   const Result<Best> best = scan(logits);
-  if (best) out.id = greedy_ ? best->id : draw(logits, best->logit);
+  int32_t id = -1;
+  if (best) id = greedy_ ? best->id : draw(logits, best->logit);
   restore(logits);
   if (!best) return tl::unexpected<Error>(best.error());
-  if (params_.logprobs >= 0) add_logprobs(logits, out);
+  return id;
+}
+
+// The choice with what was asked to be known about it.
+Result<Sampled> Sampler::count(std::span<const float> logits, int32_t id) {
+  Sampled out;
+  out.id = id;
+  if (params_.logprobs >= 0) CALLA_TRY(add_logprobs(logits, out));
   if (penalties_) {
-    ++count_[out.id];
-    if (!known_[out.id]) {
-      known_[out.id] = true;
-      known_ids_.push_back(out.id);
+    ++count_[id];
+    if (!known_[id]) {
+      known_[id] = true;
+      known_ids_.push_back(id);
     }
   }
   return out;
+}
+
+Result<Sampled> Sampler::sample(std::span<float> row, std::span<const uint64_t> allowed) {
+  CHECK(row.size() >= static_cast<size_t>(tokens_), "a row of logits is shorter than the vocabulary");
+  const std::span<float> logits = row.first(tokens_);
+  if (allowed.empty()) {
+    CALLA_ASSIGN(const int32_t id, choose(logits));
+    return count(logits, id);
+  }
+  CHECK(allowed.size() * 64 >= logits.size(), "a mask is shorter than the vocabulary");
+  masked_.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) masked_[i] = allowed[i / 64] >> (i % 64) & 1 ? logits[i] : -INFINITY;
+  CALLA_ASSIGN(const int32_t id, choose(masked_));
+  return count(logits, id);
+}
+
+Result<Sampled> Sampler::force(std::span<float> row, int32_t id) {
+  CHECK(id >= 0 && id < tokens_ && row.size() >= static_cast<size_t>(tokens_), "a forced token outside the vocabulary");
+  return count(row.first(tokens_), id);
 }
 
 }  // namespace calla

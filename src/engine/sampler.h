@@ -64,7 +64,12 @@ class Sampler {
   // Chooses from one row of logits and counts the choice as part of the answer. The row may be changed meanwhile, but
   // is whole again on return. −inf means "never". An error: NaN or +inf among the logits, or nothing that can be
   // chosen. Allocates nothing, unless log-probabilities were asked for. REQUIRES: size ≥ tokens.
-  Result<Sampled> sample(std::span<float> logits);
+  //
+  // allowed: bit id % 64 of word id / 64 says whether an id may be chosen, as if the logits of all others were −inf;
+  // empty: all may. REQUIRES: empty or a bit for each of the tokens.
+  Result<Sampled> sample(std::span<float> logits, std::span<const uint64_t> allowed = {});
+  // Counts `id` as the choice, whatever the logits say. Takes no random number. An error as above.
+  Result<Sampled> force(std::span<float> logits, int32_t id);
 
   uint64_t seed() const { return seed_; }
 
@@ -82,6 +87,8 @@ class Sampler {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
   }
 
+  Result<int32_t> choose(std::span<float> logits);
+  Result<Sampled> count(std::span<const float> logits, int32_t id);
   void change(std::span<float> logits);
   void restore(std::span<float> logits);
   Result<Best> scan(std::span<const float> logits);
@@ -89,7 +96,7 @@ class Sampler {
   double select_nucleus(std::span<const float> logits, float best);
   void select_all(std::span<const float> logits, float best);
   int32_t draw(std::span<const float> logits, float best);
-  void add_logprobs(std::span<const float> logits, Sampled& out);
+  Result<void> add_logprobs(std::span<const float> logits, Sampled& out);
 
   SamplingParams params_;
   int tokens_;
@@ -101,7 +108,8 @@ class Sampler {
   std::vector<bool> known_;                         // [tokens] in the prompt or the answer; only with penalties
   std::vector<int32_t> known_ids_;                  // the ids of known_, once each
   std::vector<std::pair<int32_t, float>> changed_;  // what change() overwrote
-  std::vector<float> block_best_;                   // the best logit of each 64
+  std::vector<float> masked_;      // [tokens] the row with −inf where a mask forbids; only with masks
+  std::vector<float> block_best_;  // the best logit of each 64
   std::vector<Candidate> candidates_;
 };
 

@@ -73,6 +73,7 @@ class PagePool {
   bool shared(int id) const { return pages_[id].count > 1; }
   Kv* data(int id) const { return pages_[id].data.data(); }
   size_t page_size() const { return page_size_; }
+  int used() const { return static_cast<int>(pages_.size() - free_.size()); }
 
  private:
   struct Page {
