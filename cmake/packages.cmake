@@ -4,6 +4,7 @@ find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(tl-expected REQUIRED)
+find_package(Boost 1.81 REQUIRED)
 
 if(CMAKE_CROSSCOMPILING)
   # What is tested for another processor, the kernels, needs of the other libraries only headers, and these are here. GoogleTest comes as sources.

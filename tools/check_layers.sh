@@ -18,6 +18,7 @@ declare -A may=(
   [store]='base text'
   [bench]='base quant formats ops model text backend/cpu engine'
   [eval]='base quant formats text engine'
+  [server]='base'
   [app]='base quant formats ops model text backend/cpu engine convert bench eval'
 )
 
