@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "app/command.h"
 #include "app/console.h"
@@ -16,8 +18,8 @@
 #include "app/sampling_options.h"
 #include "base/progress.h"
 #include "engine/generate.h"
-#include "engine/reasoning.h"
 #include "engine/request_options.h"
+#include "text/answer_parser.h"
 #include "text/chat_json.h"
 #include "text/chat_request.h"
 #include "text/utf8.h"
@@ -136,18 +138,22 @@ Result<void> run_prompt(const Options& o) {
   }
 
   const bool stream = !o.quiet && !o.json;
-  ReasoningSplitter splitter(!o.raw && model->ends_in_reasoning(prompt));
+  AnswerParser parser(!o.raw && model->ends_in_reasoning(prompt));
   AnswerPrinter printer(stdout_is_terminal(), stdout_is_terminal() && !o.hide_thinking);
   std::string reasoning, answer;
-  const auto take = [&](const ReasoningSplitter::Split& s) {
-    reasoning += s.reasoning;
-    answer += s.answer;
-    if (!stream || o.raw) return true;
-    return (s.reasoning.empty() || printer.print(s.reasoning, true)) &&
-           (s.answer.empty() || printer.print(s.answer, false));
+  std::vector<AnswerEvent> events;
+  const auto take = [&] {
+    bool more = true;
+    for (const AnswerEvent& e : std::exchange(events, {})) {
+      const bool thought = e.kind == AnswerEvent::Kind::kReasoning;
+      (thought ? reasoning : answer) += e.text;
+      if (stream && !o.raw) more = more && printer.print(e.text, thought);
+    }
+    return more;
   };
   options.on_delta = [&](const Delta& d) {
-    return take(splitter.push(d.text)) && (!stream || !o.raw || printer.print(d.text, false));
+    parser.push(d.text, events);
+    return take() && (!stream || !o.raw || printer.print(d.text, false));
   };
   std::optional<Progress> progress;
   if (!o.quiet) progress.emplace("reading the prompt", prompt.size(), Progress::Unit::kItems);
@@ -162,7 +168,10 @@ Result<void> run_prompt(const Options& o) {
   options.cancel = &interrupt.flag();
   const Result<Generation> result = generate(*model, *sequence, prompt, options);
   progress.reset();
-  if (result) take(splitter.finish());
+  if (result) {
+    parser.finish(events);
+    take();
+  }
   if (stream) printer.finish();
   CALLA_TRY(printer.error());
   if (!result) return tl::unexpected<Error>(result.error());

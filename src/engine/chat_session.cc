@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/file.h"
-#include "engine/reasoning.h"
+#include "text/answer_parser.h"
 #include "text/chat_request.h"
 
 namespace calla {
@@ -74,20 +74,26 @@ Result<Generation> ChatSession::answer(GenerateOptions options, const OnText& on
                     prompt.size(), context()));
   }
   options.marks = {model_->last_turn(prompt)};
-  ReasoningSplitter splitter(model_->ends_in_reasoning(prompt));
+  AnswerParser parser(model_->ends_in_reasoning(prompt));
   ChatMessage answer = text_message(ChatRole::kAssistant, "");
   answer.reasoning = "";
-  const auto pass_on = [&](const ReasoningSplitter::Split& s) {
-    *answer.reasoning += s.reasoning;
-    answer.content[0].text += s.answer;
+  std::vector<AnswerEvent> events;
+  const auto pass_on = [&] {
     bool more = true;
-    if (!s.reasoning.empty()) more = on_text(s.reasoning, true);
-    if (!s.answer.empty()) more = on_text(s.answer, false) && more;
+    for (const AnswerEvent& e : std::exchange(events, {})) {
+      const bool reasoning = e.kind == AnswerEvent::Kind::kReasoning;
+      (reasoning ? *answer.reasoning : answer.content[0].text) += e.text;
+      more = on_text(e.text, reasoning) && more;
+    }
     return more;
   };
-  options.on_delta = [&](const Delta& d) { return pass_on(splitter.push(d.text)); };
+  options.on_delta = [&](const Delta& d) {
+    parser.push(d.text, events);
+    return pass_on();
+  };
   CALLA_ASSIGN(Generation out, generate(*model_, *sequence_, prompt, options));
-  pass_on(splitter.finish());
+  parser.finish(events);
+  pass_on();
   if (!out.tokens.empty()) conversation_.messages.push_back(std::move(answer));
   return out;
 }

@@ -25,6 +25,9 @@ Result<nlohmann::ordered_json> parse_json(std::string_view text);
 // REQUIRES: !deeper_than(value, kMaxJsonDepth), which holds for what parse_json returns.
 std::string python_json(const nlohmann::ordered_json& value);
 
+// Appends the text as it stands between the quotes of a JSON string. Text may be escaped piece by piece.
+void append_json_letters(std::string& out, std::string_view text);
+
 // Whether containers are nested deeper than `depth`. Recurses no further than that.
 bool deeper_than(const nlohmann::ordered_json& value, int depth);
 
