@@ -11,11 +11,18 @@
 #include <utility>
 
 #include "engine/answer.h"
+#include "engine/prefix_cache.h"
+#include "formats/printable.h"
 #include "model/state.h"
 
 namespace calla {
 namespace {
 
+// A snapshot is not worth a pass of its own so close to another.
+constexpr int kNear = 16;
+constexpr size_t kMostCuts = 8;
+// A prompt waits for another to be read if that saves it this many tokens.
+constexpr int kWorthWaiting = 64;
 // A prompt that was passed over this often in favour of shorter ones is read next.
 constexpr int kPatience = 8;
 
@@ -23,17 +30,46 @@ struct Job {
   uint64_t ticket = 0;
   ServiceRequest request;
   std::shared_ptr<AnswerSink> sink;
-  int pages = 0;  // reserved for it
+  int pages = 0;          // that it may come to need
+  bool admitted = false;  // they are reserved
   // From when its turn has come:
   std::unique_ptr<Sequence> sequence;
   std::optional<Answer> answer;
+  std::vector<int> cuts;  // positions to come at which a snapshot is kept, the last first
   bool decoding = false;  // the prompt is read
   int32_t token = 0;      // of the answer, to be fed next
   int passed_over = 0;
 
   int prompt_size() const { return static_cast<int>(request.prompt.size()); }
+  // Tokens to the next snapshot or to the end of the prompt.
+  int stretch() const { return (cuts.empty() ? prompt_size() : cuts.back()) - sequence->position(); }
   int unread() const { return prompt_size() - sequence->position(); }
 };
+
+// Where to keep snapshots of a prompt that is read from position `from` on, the last first. known: where it leaves the
+// prompts that were read before.
+std::vector<int> choose_cuts(const ServiceRequest& request, int from, int known) {
+  const int end = static_cast<int>(request.prompt.size());
+  std::vector<int> cuts;
+  for (auto it = request.boundaries.rbegin(); it != request.boundaries.rend(); ++it) {
+    if (*it >= end || *it <= from) continue;
+    // The last boundary counts wherever it is: what follows it is rendered differently in the next turn.
+    if (!cuts.empty() && (cuts.back() - *it < kNear || *it - from < kNear)) continue;
+    cuts.push_back(*it);
+  }
+  const bool apart = known - from >= kNear && end - known >= kNear &&
+                     std::ranges::none_of(cuts, [&](int cut) { return std::abs(cut - known) < kNear; });
+  if (apart) cuts.insert(std::ranges::lower_bound(cuts, known, std::greater()), known);
+  // Too many: the ones that save least go, but the first (the system's end) and the last three stay.
+  while (cuts.size() > kMostCuts) {
+    size_t least = 3;
+    for (size_t i = 3; i + 1 < cuts.size(); ++i) {
+      if (cuts[i] - cuts[i + 1] < cuts[least] - cuts[least + 1]) least = i;
+    }
+    cuts.erase(cuts.begin() + static_cast<ptrdiff_t>(least));
+  }
+  return cuts;
+}
 
 Generation cancelled_generation(const ServiceRequest& request) {
   Generation out;
@@ -54,7 +90,8 @@ Result<void> check(const ServiceOptions& o) {
 }  // namespace
 
 struct Service::Impl {
-  Impl(Model& m, ServiceOptions o) : model(m), runner(m.runner()), options(std::move(o)) {
+  Impl(Model& m, ServiceOptions o)
+      : model(m), runner(m.runner()), options(std::move(o)), cache(m.runner(), options.snapshot_bytes) {
     thread = std::thread([this] { run(); });
   }
 
@@ -63,12 +100,16 @@ struct Service::Impl {
   void admit();
   void pass();
   void plan();
+  void begin();
+  bool can_wait(const Job& job) const;
   void begin(Job& job);
-  bool advance(Job& job, std::span<float> logits);
-  bool choose(Job& job, std::span<float> logits);
+  void report(const Job& job, const PrefixCache::Hit& hit) const;
+  void keep(const Job& job, std::span<const float> logits);
+  void advance(Job& job, std::span<float> own);
+  void start_answer(Job& job, std::span<float> own);
+  void choose(Job& job, std::span<float> own);
   void finish(Job& job, Result<Generation> result);
-  template <class Predicate>
-  void cancel_if(const Predicate& wanted);
+  void forget_finished();
 
   Model& model;
   Runner& runner;
@@ -77,6 +118,7 @@ struct Service::Impl {
   // Of the service's thread alone.
   std::vector<std::unique_ptr<Job>> running;
   int reserved = 0;  // pages, of all that run
+  PrefixCache cache;
   std::vector<Step> steps;
   std::vector<Job*> stepping;  // the job of each step
   std::vector<Job*> reading;
@@ -97,6 +139,7 @@ struct Service::Impl {
 void Service::Impl::run() {
   while (take_orders()) {
     admit();
+    begin();
     if (!running.empty()) pass();
   }
 }
@@ -109,6 +152,9 @@ bool Service::Impl::take_orders() {
   {
     std::unique_lock lock(mutex);
     totals.running = static_cast<int>(running.size());
+    totals.snapshots = cache.count();
+    totals.snapshot_bytes = cache.bytes();
+    totals.pages = runner.pages();
     wake.wait(lock, [&] { return stopping || !cancels.empty() || !waiting.empty() || !running.empty(); });
     tickets.swap(cancels);
     end = stopping;
@@ -128,9 +174,8 @@ bool Service::Impl::take_orders() {
     } else {
       finish(*job, cancelled_generation(job->request));
     }
-    job = nullptr;
   }
-  std::erase(running, nullptr);
+  forget_finished();
   return !end || !running.empty();
 }
 
@@ -149,19 +194,83 @@ void Service::Impl::admit() {
       continue;
     }
     reserved += job->pages;
-    job->sequence = nullptr;
+    job->admitted = true;
     running.push_back(std::move(job));
   }
 }
 
-// Gives a job its sequence.
+// Gives sequences to those that have none yet.
+void Service::Impl::begin() {
+  for (auto& job : running) {
+    if (!job->sequence && !can_wait(*job)) begin(*job);
+  }
+  forget_finished();
+}
+
+// Whether a prompt that is being read will soon leave a snapshot that is worth waiting for.
+bool Service::Impl::can_wait(const Job& job) const {
+  const auto& prompt = job.request.prompt;
+  for (const auto& other : running) {
+    if (!other->sequence || other->decoding) continue;
+    const auto& theirs = other->request.prompt;
+    const int common = static_cast<int>(std::ranges::mismatch(theirs, prompt).in1 - theirs.begin());
+    int best = 0;
+    for (const int cut : other->cuts) {
+      if (cut <= common && cut < job.prompt_size()) best = std::max(best, cut);
+    }
+    if (common == other->prompt_size()) best = common;
+    if (best > other->sequence->position() && best - cache.depth(prompt) >= kWorthWaiting) return true;
+  }
+  return false;
+}
+
+// From the deepest snapshot.
 void Service::Impl::begin(Job& job) {
-  job.sequence = std::move(runner.start()).value();
+  const PrefixCache::Hit hit = cache.find(job.request.prompt);
+  Result<std::unique_ptr<Sequence>> sequence = hit.snapshot == nullptr ? runner.start() : runner.fork(*hit.snapshot);
+  if (!sequence) {
+    finish(job, tl::unexpected<Error>(sequence.error()));
+    return;
+  }
+  job.sequence = std::move(*sequence);
   const AnswerRules rules{job.request.grammar, job.request.in_reasoning, job.request.thinking_budget};
   job.answer.emplace(model, job.request.prompt, job.request.options, rules, [sink = job.sink](const Delta& d) {
     sink->on_delta(d);
     return true;
   });
+  const int position = job.sequence->position();
+  job.answer->generation().reused_tokens = position;
+  job.cuts = choose_cuts(job.request, position, hit.known);
+  report(job, hit);
+  job.sink->on_prompt(position, job.prompt_size(), position);
+  if (job.unread() > 0) return;
+  logits.assign(hit.logits.begin(), hit.logits.end());
+  start_answer(job, logits);
+}
+
+void Service::Impl::report(const Job& job, const PrefixCache::Hit& hit) const {
+  if (!options.log || hit.instead.empty()) return;
+  const auto text = [&](std::span<const int32_t> ids) {
+    std::string out;
+    for (const int32_t id : ids) out += model.tokenizer().bytes(id);
+    return printable(out);
+  };
+  const std::span<const int32_t> prompt = job.request.prompt;
+  const size_t known = hit.known, before = std::min<size_t>(known, 8),
+               after = std::min<size_t>(prompt.size() - known, 16);
+  options.log(
+      fmt::format("request {}: the prompt parts from what was read before at token {} of {}, after \"{}\": \"{}\", and "
+                  "before it was "
+                  "\"{}\"; {} tokens are reused",
+                  job.ticket, known, prompt.size(), text(prompt.subspan(known - before, before)),
+                  text(prompt.subspan(known, after)), text(hit.instead), job.sequence->position()));
+}
+
+// Keeps a snapshot of where a job's sequence stands.
+void Service::Impl::keep(const Job& job, std::span<const float> own) {
+  if (options.snapshot_bytes < runner.state_bytes()) return;
+  if (own.empty() && cache.has(job.sequence->tokens())) return;
+  if (auto snapshot = runner.fork(*job.sequence)) cache.put(std::move(*snapshot), own, job.request.side);
 }
 
 // The steps of the next pass: one token of each answer, then prompts, the ones with the least left first.
@@ -170,7 +279,7 @@ void Service::Impl::plan() {
   stepping.clear();
   reading.clear();
   for (const auto& job : running) {
-    if (!job->sequence) begin(*job);
+    if (!job->sequence) continue;  // it waits for another's snapshot
     if (!job->decoding) {
       reading.push_back(job.get());
       continue;
@@ -182,7 +291,7 @@ void Service::Impl::plan() {
   std::ranges::stable_sort(reading, {},
                            [](const Job* job) { return std::pair(job->passed_over < kPatience, job->unread()); });
   for (Job* job : reading) {
-    const int count = std::min(rows, job->unread());
+    const int count = std::min(rows, job->stretch());
     job->passed_over = count > 0 ? 0 : job->passed_over + 1;
     if (count == 0) continue;
     const std::span<const int32_t> prompt = job->request.prompt;
@@ -196,53 +305,76 @@ void Service::Impl::plan() {
 
 void Service::Impl::pass() {
   plan();
-  const Result<void> result = runner.forward(steps, logits);
+  Result<void> result = runner.forward(steps, logits);
+  while (!result && result.error().code == Error::Code::kMemory && cache.make_room()) {
+    result = runner.forward(steps, logits);
+  }
   const auto vocab = static_cast<size_t>(runner.config().vocab);
   size_t row = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
     Job& job = *stepping[i];
     if (!result) {
       finish(job, tl::unexpected<Error>(result.error()));
-      job.sequence = nullptr;
       continue;
     }
     std::span<float> own;
     if (steps[i].logits == Step::Logits::kLast) own = std::span(logits).subspan(row++ * vocab, vocab);
-    if (!advance(job, own)) job.sequence = nullptr;
+    advance(job, own);
   }
-  std::erase_if(running, [](const auto& job) { return job->sequence == nullptr; });
+  forget_finished();
 }
 
-// What a pass brought a job. False: it has ended.
-bool Service::Impl::advance(Job& job, std::span<float> own) {
-  if (job.decoding) return choose(job, own);
-  job.sink->on_prompt(job.sequence->position(), job.prompt_size(), 0);
-  if (job.unread() > 0) return true;
+void Service::Impl::forget_finished() {
+  std::erase_if(running, [](const auto& job) { return !job->admitted; });
+}
+
+// What a pass brought a job.
+void Service::Impl::advance(Job& job, std::span<float> own) {
+  if (job.decoding) {
+    choose(job, own);
+    return;
+  }
+  const int position = job.sequence->position();
+  job.sink->on_prompt(position, job.prompt_size(), job.answer->generation().reused_tokens);
+  if (job.unread() == 0) {
+    keep(job, own);
+    start_answer(job, own);
+  } else if (!job.cuts.empty() && job.cuts.back() == position) {
+    job.cuts.pop_back();
+    keep(job, {});
+  }
+}
+
+void Service::Impl::start_answer(Job& job, std::span<float> own) {
   job.answer->prompt_read();
   job.decoding = true;
-  return choose(job, own);
+  choose(job, own);
 }
 
-bool Service::Impl::choose(Job& job, std::span<float> own) {
+void Service::Impl::choose(Job& job, std::span<float> own) {
   const Result<bool> more = job.answer->next(own);
   if (!more) {
     finish(job, tl::unexpected<Error>(more.error()));
-    return false;
+  } else if (*more) {
+    job.token = job.answer->token();
+  } else {
+    finish(job, std::move(job.answer->generation()));
   }
-  job.token = job.answer->token();
-  if (!*more) finish(job, std::move(job.answer->generation()));
-  return *more;
 }
 
 // Of a job that runs or waits; its owner forgets it afterwards.
 void Service::Impl::finish(Job& job, Result<Generation> result) {
-  if (job.sequence) reserved -= job.pages;
+  if (job.admitted) reserved -= job.pages;
+  job.admitted = false;
+  if (job.sequence && result) cache.put(std::move(job.sequence), {}, job.request.side);
+  job.sequence = nullptr;
   {
     const std::lock_guard lock(mutex);
     if (!result) {
       ++totals.failed;
     } else {
       ++(result->finish == FinishReason::kCancelled ? totals.cancelled : totals.finished);
+      totals.prompt_tokens += result->prompt_tokens;
       totals.answer_tokens += result->tokens.size();
       totals.cached_tokens += result->reused_tokens;
     }
@@ -284,7 +416,6 @@ Result<uint64_t> Service::submit(ServiceRequest request, std::shared_ptr<AnswerS
                                                                   impl_->waiting.size()));
   }
   ++impl_->totals.requests;
-  impl_->totals.prompt_tokens += job->request.prompt.size();
   job->ticket = ++impl_->last_ticket;
   impl_->waiting.push_back(std::move(job));
   impl_->wake.notify_one();

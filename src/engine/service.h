@@ -45,10 +45,11 @@ class AnswerSink {
 };
 
 struct ServiceOptions {
-  int running = 4;                       // most sequences in one pass, 1 to 4096; their states are planned for
-  int queue = 256;                       // most requests that wait; one more is kBusy
-  int chunk = 512;                       // most rows of a pass that only reads prompts; at most RunnerOptions::chunk
-  int shared_chunk = 128;                // the same while answers stream: what a long prompt may hold them up by
+  int running = 4;         // most sequences in one pass, 1 to 4096; their states are planned for
+  int queue = 256;         // most requests that wait; one more is kBusy
+  int chunk = 512;         // most rows of a pass that only reads prompts; at most RunnerOptions::chunk
+  int shared_chunk = 128;  // the same while answers stream: what a long prompt may hold them up by
+  uint64_t snapshot_bytes = uint64_t{2} << 30;  // for the states of snapshots; their pages come from the runner's pool
   std::function<void(std::string)> log;  // one line of text for people, without its end; from the service's thread
 };
 
@@ -56,7 +57,10 @@ struct ServiceOptions {
 struct ServiceStats {
   int queued = 0, running = 0;
   uint64_t requests = 0, finished = 0, cancelled = 0, failed = 0, refused = 0;
-  uint64_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;
+  uint64_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;  // of requests that have ended
+  int snapshots = 0;
+  uint64_t snapshot_bytes = 0;
+  PageUse pages;
 };
 
 // Answers many requests at once over one model, on a thread of its own: each pass takes one token of every running

@@ -157,12 +157,16 @@ TEST(Service, StopFinishesOrCancelsWhatRuns) {
       gate.pass();
       return tokens.size() < 10 ? 'a' : kImEnd;
     });
-    auto service = Service::start(*fake.model, {.running = 1}).value();
+    auto service = Service::start(*fake.model, {.running = 1, .queue = 1}).value();
     auto runs = submit(*service, request_of(bytes("go")));
-    auto waits = submit(*service, request_of(bytes("go")));
     gate.reached();
+    auto waits = submit(*service, request_of(bytes("go")));
     std::thread stopping([&] { service->stop(finish); });
-    while (service->submit(request_of(bytes("go")), std::make_shared<CollectingSink>())) std::this_thread::yield();
+    const auto stops = [&] {  // the queue is full, and then that is not the reason any more
+      const auto result = service->submit(request_of(bytes("go")), std::make_shared<CollectingSink>());
+      return result.error().message.find("shutting down") != std::string::npos;
+    };
+    while (!stops()) std::this_thread::yield();
     gate.let_go();
     stopping.join();
     EXPECT_EQ(runs->wait()->finish, finish ? FinishReason::kStopToken : FinishReason::kCancelled);
@@ -210,6 +214,119 @@ TEST(Service, ReasoningLeavesRoomForAnAnswer) {
   const Generation room = thinks(-1, 40);
   EXPECT_EQ(room.text.substr(0, 30), std::string(26, 't') + "\n</t");
   EXPECT_EQ(room.finish, FinishReason::kLength);
+}
+
+// The same question again costs nothing, and one that shares its beginning only what differs.
+TEST(Service, StartsFromTheDeepestSnapshot) {
+  FakeModel fake = make_model([](const std::vector<int32_t>& tokens) { return tokens.back() == 'b' ? kImEnd : 'b'; });
+  std::vector<std::string> log;
+  auto service =
+      Service::start(*fake.model, {.log = [&](std::string line) { log.push_back(std::move(line)); }}).value();
+  ServiceRequest r = request_of(bytes(std::string(100, 's') + "| one question here"));
+  r.boundaries = {101};
+  EXPECT_EQ(answer(*service, r).reused_tokens, 0);
+  fake.runner->read = 0;
+  const Generation again = answer(*service, r);
+  EXPECT_EQ(again.reused_tokens, 119);
+  EXPECT_EQ(again.text, "b");
+  EXPECT_EQ(fake.runner->read, 1) << "only the answer's token";
+
+  r.prompt = bytes(std::string(100, 's') + "| two questions here");
+  EXPECT_EQ(answer(*service, r).reused_tokens, 101);
+  ASSERT_EQ(log.size(), 1u);
+  EXPECT_NE(log[0].find("at token 102 of 120, after \"sssss"), std::string::npos) << log[0];
+  EXPECT_NE(log[0].find("\"two questions he\", and before it was \"one question her\""), std::string::npos) << log[0];
+
+  // The next turn starts from the end of the answer.
+  r.prompt = bytes(std::string(100, 's') + "| two questions hereb and more");
+  EXPECT_EQ(answer(*service, r).reused_tokens, 121);
+  // Where nobody said that prompts part, the second of them learns it.
+  r.boundaries = {};
+  const auto reused = [&](char c) {
+    r.prompt = bytes(std::string(50, 'x') + std::string(30, c));
+    return answer(*service, r).reused_tokens;
+  };
+  EXPECT_EQ(reused('1'), 0);
+  EXPECT_EQ(reused('2'), 0);
+  EXPECT_EQ(reused('3'), 50);
+}
+
+TEST(Service, APromptWaitsForOneThatSharesItsBeginning) {
+  Gate gate;
+  FakeModel fake = make_model([&](const std::vector<int32_t>& tokens) -> int32_t {
+    if (tokens.size() < 4) gate.pass();
+    return kImEnd;
+  });
+  auto service = Service::start(*fake.model, {.running = 8, .chunk = 64}).value();
+  auto first = submit(*service, request_of(bytes("go")));
+  gate.reached();
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 5; ++i) sinks.push_back(submit(*service, request_of(std::vector<int32_t>(500, 'a'))));
+  gate.let_go();
+  int reused = 0;
+  for (auto& sink : sinks) reused += sink->wait()->reused_tokens;
+  EXPECT_EQ(reused, 4 * 500);
+  EXPECT_EQ(fake.runner->read, 2 + 500);
+}
+
+TEST(Service, ACancelledPromptIsResumed) {
+  FakeModel fake = make_model([](const std::vector<int32_t>&) { return kImEnd; });
+  auto service = Service::start(*fake.model, {.chunk = 64}).value();
+  uint64_t ticket = 0;
+  std::mutex mutex;
+  struct Cancelling final : AnswerSink {
+    std::function<void(int)> read;
+    std::function<void(Result<Generation>)> done;
+    void on_prompt(int n, int, int) override { read(n); }
+    void on_delta(const Delta&) override {}
+    void on_done(Result<Generation> g) override { done(std::move(g)); }
+  };
+  auto sink = std::make_shared<Cancelling>();
+  auto collected = std::make_shared<CollectingSink>();
+  sink->read = [&](int n) {
+    const std::lock_guard lock(mutex);
+    if (n == 128) service->cancel(ticket);
+  };
+  sink->done = [&](Result<Generation> g) { collected->on_done(std::move(g)); };
+  {
+    const std::lock_guard lock(mutex);
+    ticket = service->submit(request_of(std::vector<int32_t>(1000, 'a')), sink).value();
+  }
+  EXPECT_EQ(collected->wait()->finish, FinishReason::kCancelled);
+  EXPECT_EQ(fake.runner->read, 128) << "it ends before the next pass";
+  EXPECT_EQ(answer(*service, request_of(std::vector<int32_t>(1000, 'a'))).reused_tokens, 128);
+  EXPECT_EQ(fake.runner->read, 1000);
+}
+
+// A long prompt holds a stream up by one chunk at most, and short prompts go first.
+TEST(Service, LongPromptsComeInChunksBetweenTheTokens) {
+  std::mutex mutex;
+  std::vector<size_t> lengths;  // of the sequences that a row of logits was asked for
+  FakeModel fake = make_model([&](const std::vector<int32_t>& tokens) -> int32_t {
+    const std::lock_guard lock(mutex);
+    lengths.push_back(tokens.size());
+    return tokens.size() < 100 ? 'a' : kImEnd;
+  });
+  auto service = Service::start(*fake.model, {.running = 8, .chunk = 512, .shared_chunk = 32}).value();
+  std::vector<int> gaps;  // tokens read between two of the stream's
+  std::atomic<bool> streaming = false;
+  int before = 0;
+  auto stream = std::make_shared<CollectingSink>([&](const Delta& d) {
+    if (d.token == nullptr) return;
+    gaps.push_back(fake.runner->read - before);
+    before = fake.runner->read;
+    streaming = true;
+  });
+  ASSERT_TRUE(service->submit(request_of(bytes("go")), stream));
+  while (!streaming) std::this_thread::yield();
+  auto lengthy = submit(*service, request_of(std::vector<int32_t>(1500, 'b')));
+  auto brief = submit(*service, request_of(std::vector<int32_t>(150, 'c')));
+  stream->wait();
+  lengthy->wait();
+  brief->wait();
+  EXPECT_LE(*std::ranges::max_element(gaps), 1 + 32);
+  const auto when = [&](size_t length) { return std::ranges::find(lengths, length) - lengths.begin(); };
+  EXPECT_LT(when(150), when(1500));
 }
 
 }  // namespace
