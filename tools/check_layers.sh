@@ -18,7 +18,7 @@ declare -A may=(
   [store]='base text'
   [bench]='base quant formats ops model text backend/cpu engine'
   [eval]='base quant formats text engine'
-  [server]='base'
+  [server]='base text'
   [app]='base quant formats ops model text backend/cpu engine convert bench eval'
 )
 

@@ -543,6 +543,7 @@ asio::awaitable<std::optional<HttpRequest>> Connection::read_request() {
   const http::request_header<>& head = parser.get();
   HttpRequest request;
   request.id = ++core_.requests;
+  request.arrived = Clock::now();
   request.method = std::string_view(head.method_string().data(), head.method_string().size());
   const std::string_view target(head.target().data(), head.target().size());
   const size_t question = target.find('?');

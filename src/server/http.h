@@ -22,10 +22,11 @@ struct HttpHeader {
 };
 
 struct HttpRequest {
-  uint64_t id = 0;     // counts the requests of this process, from 1
-  std::string method;  // as sent: "GET"
-  std::string path;    // as sent, not decoded, up to the '?'; "*" is possible with OPTIONS
-  std::string query;   // what follows the '?'
+  uint64_t id = 0;                                // counts the requests of this process, from 1
+  std::chrono::steady_clock::time_point arrived;  // when its headers were complete
+  std::string method;                             // as sent: "GET"
+  std::string path;                               // as sent, not decoded, up to the '?'; "*" is possible with OPTIONS
+  std::string query;                              // what follows the '?'
   std::vector<HttpHeader> headers;
   std::string body;
   std::string peer;  // "127.0.0.1:50314", "[::1]:50314"
