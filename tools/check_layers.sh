@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 declare -A may=(
   [base]=''
   [text]='base'
+  [grammar]='base text'
   [formats]='base'
   [quant]='base'
   [ops]='base quant'
@@ -14,7 +15,7 @@ declare -A may=(
   [backend/reference]='base quant formats ops model'
   [backend/cpu]='base quant formats ops model'
   [convert]='base quant formats ops model text'
-  [engine]='base quant formats ops model text backend/reference backend/cpu'
+  [engine]='base quant formats ops model text grammar backend/reference backend/cpu'
   [store]='base text'
   [bench]='base quant formats ops model text backend/cpu engine'
   [eval]='base quant formats text engine'
