@@ -28,6 +28,7 @@ void add_synth(CLI::App& app, Run& run);
 void add_eval(CLI::App& app, Run& run);
 void add_run(CLI::App& app, Run& run);
 void add_chat(CLI::App& app, Run& run);
+void add_serve(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 void add_bench(CLI::App& app, Run& run);
 

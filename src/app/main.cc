@@ -22,6 +22,7 @@ int main_checked(int argc, char** argv) {
   add_tokenize(*app.add_subcommand("tokenize", "Show the token ids of a text"), run);
   add_run(*app.add_subcommand("run", "Answer one prompt"), run);
   add_chat(*app.add_subcommand("chat", "Talk to the model"), run);
+  add_serve(*app.add_subcommand("serve", "Serve the model over HTTP, as OpenAI's and Anthropic's APIs"), run);
   add_doctor(*app.add_subcommand("doctor", "Examine the machine, the kernels and the model"), run);
   add_bench(*app.add_subcommand("bench", "Measure speeds against what the machine can do, and against others"), run);
   add_eval(*app.add_subcommand("eval", "Measure what the model computes"), run);

@@ -172,6 +172,15 @@ std::optional<std::vector<std::string>> Router::match(const Route& route, std::s
   return params;
 }
 
+// Base URLs of clients end in /v1 for OpenAI's API and do not for Anthropic's.
+std::string Router::hint(std::string_view path) const {
+  const bool twice = path.starts_with("/v1/v1/");
+  const std::string other = twice ? std::string(path.substr(3)) : fmt::format("/v1{}", path);
+  const bool known = std::any_of(routes_.begin(), routes_.end(), [&](const Route& r) { return r.pattern == other; });
+  if (!known) return "";
+  return fmt::format("; the client's base URL should {} in /v1", twice ? "not end" : "end");
+}
+
 HttpResponse Router::refuse(int status, std::string message, std::string_view path) const {
   metrics_.request("refused", status, 0);
   log_.write(LogLevel::kInfo, 0, "refused",
@@ -222,7 +231,7 @@ void Router::handle(HttpRequest request, std::shared_ptr<HttpReply> reply) const
   } else if (request.method == "OPTIONS") {
     answer->send(access_.preflight(request, allowed.empty() ? "GET, HEAD, POST" : allowed));
   } else if (allowed.empty()) {
-    answer->send(refuse_(404, fmt::format("there is nothing at {} {}", request.method, request.path), request.path));
+    answer->send(refuse_(404, fmt::format("there is nothing at {}{}", request.path, hint(request.path)), request.path));
   } else {
     HttpResponse response =
         refuse_(405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method), request.path);

@@ -88,6 +88,10 @@ class Router {
   std::optional<HttpResponse> admit(const HttpRequest& head) const;
   // For HttpOptions: what is said, and logged, of a request that never became a call.
   HttpResponse refuse(int status, std::string message, std::string_view path) const;
+  // The body of an error, in the shape of the path's API.
+  HttpResponse refusal(int status, std::string message, std::string_view path) const {
+    return refuse_(status, std::move(message), path);
+  }
   // For HttpServer: an unknown path is 404, a wrong method 405 with Allow.
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) const;
 
@@ -103,6 +107,8 @@ class Router {
     Flags flags;
   };
   static std::optional<std::vector<std::string>> match(const Route& route, std::string_view path);
+  std::string hint(std::string_view path) const;
+
   const Access access_;
   Log& log_;
   RequestMetrics& metrics_;

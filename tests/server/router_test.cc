@@ -107,6 +107,9 @@ TEST_F(RouterTest, FindsPathsAndMethods) {
       EXPECT_EQ(ask("GET", path).head.status, 404) << path;
     }
   }
+  router_.add("POST", "/v1/messages", [](const Call&) {});
+  EXPECT_NE(ask("POST", "/messages").body.find("should end in /v1"), std::string::npos);
+  EXPECT_NE(ask("POST", "/v1/v1/messages").body.find("should not end in /v1"), std::string::npos);
   const Kept wrong = ask("PUT", "/c/1");
   EXPECT_EQ(wrong.head.status, 405);
   EXPECT_EQ(header(wrong, "Allow"), "GET, HEAD, DELETE, OPTIONS");
