@@ -77,6 +77,18 @@ Result<void> read_bias(const Json& request, std::vector<std::pair<int32_t, float
   return {};
 }
 
+// Chat's logprobs is a flag beside top_logprobs, completions' is the number itself.
+Result<void> read_logprobs(const Json& request, int& out) {
+  const Json* value = find(request, "logprobs");
+  if (value != nullptr && value->is_number()) return read(request, "logprobs", out);
+  int top = 0;
+  CALLA_TRY(read(request, "top_logprobs", top));
+  bool logprobs = top > 0;
+  CALLA_TRY(read(request, "logprobs", logprobs));
+  if (logprobs) out = top;
+  return {};
+}
+
 }  // namespace
 
 GenerateOptions default_options(const Model& model) {
@@ -111,13 +123,7 @@ Result<void> read_options(const Json& request, GenerateOptions& options) {
   CALLA_TRY(read(request, "max_completion_tokens", options.max_tokens));
   CALLA_TRY(read_stop(request, options.stop));
   CALLA_TRY(read(request, "ignore_eos", options.ignore_eos));
-  bool logprobs = false;
-  CALLA_TRY(read(request, "logprobs", logprobs));
-  if (logprobs) {
-    s.logprobs = 0;
-    CALLA_TRY(read(request, "top_logprobs", s.logprobs));
-  }
-  return {};
+  return read_logprobs(request, s.logprobs);
 }
 
 }  // namespace calla

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/file.h"
 
 namespace calla {
 namespace {
@@ -102,7 +101,7 @@ Result<void> SafetensorsWriter::commit() {
     ::unlink(temp_.c_str());
     return io_error(path_, error);
   }
-  return sync_folder(path_.parent_path());
+  return {};
 }
 
 SafetensorsWriter::~SafetensorsWriter() {

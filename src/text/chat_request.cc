@@ -9,35 +9,18 @@
 #include <vector>
 
 #include "text/chat_json.h"
+#include "text/json_read.h"
 
 namespace calla {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string_view type_name(const Json& v) {
-  if (v.is_number() || v.is_binary()) return "a number";  // binary: a big integer
-  if (v.is_string()) return "a string";
-  if (v.is_boolean()) return "a boolean";
-  if (v.is_array()) return "an array";
-  if (v.is_object()) return "an object";
-  return "null";
-}
-
-tl::unexpected<Error> wrong_type(std::string_view path, std::string_view expected, const Json& got) {
-  return invalid(fmt::format("{} must be {}, not {}", path, expected, type_name(got)));
-}
-
-// The member, or null where there is none (or `object` is none): absent and null mean the same in all fields read here.
-const Json& member(const Json& object, const char* key) {
-  static const Json kNull;
-  if (!object.is_object()) return kNull;
-  const auto found = object.find(key);
-  return found == object.end() ? kNull : *found;
-}
-
-std::string_view text_of(const Json& v) {
-  return v.is_string() ? std::string_view(v.get_ref<const std::string&>()) : std::string_view();
+void add_arguments(const Json& object, std::vector<ChatArgument>& out) {
+  for (const auto& [name, value] : object.items()) {
+    const bool is_json = !value.is_string();
+    out.push_back({name, is_json ? python_json(value) : value.get<std::string>(), is_json});
+  }
 }
 
 class Reader {
@@ -48,7 +31,7 @@ class Reader {
     if (!request_.is_object()) return wrong_type("request", "an object", request_);
     CALLA_TRY(read_options());
     CALLA_TRY(read_tools());
-    const Json& messages = member(request_, "messages");
+    const Json& messages = json_member(request_, "messages");
     if (!messages.is_array() && !messages.is_null()) return wrong_type("messages", "an array", messages);
     for (size_t i = 0; i < messages.size(); ++i) CALLA_TRY(read_message(messages[i], fmt::format("messages[{}]", i)));
     return std::move(out_);
@@ -57,8 +40,8 @@ class Reader {
  private:
   // A flag of the template, from chat_template_kwargs or beside it.
   Result<std::optional<bool>> flag(const char* name) const {
-    const Json& inner = member(member(request_, "chat_template_kwargs"), name);
-    const Json& value = inner.is_null() ? member(request_, name) : inner;
+    const Json& inner = json_member(json_member(request_, "chat_template_kwargs"), name);
+    const Json& value = inner.is_null() ? json_member(request_, name) : inner;
     if (value.is_null()) return std::nullopt;
     if (!value.is_boolean())
       return wrong_type(fmt::format("{}{}", inner.is_null() ? "" : "chat_template_kwargs.", name), "a boolean", value);
@@ -66,10 +49,11 @@ class Reader {
   }
 
   Result<void> read_options() {
-    const Json& kwargs = member(request_, "chat_template_kwargs");
+    const Json& kwargs = json_member(request_, "chat_template_kwargs");
     if (!kwargs.is_object() && !kwargs.is_null()) return wrong_type("chat_template_kwargs", "an object", kwargs);
     CALLA_ASSIGN(out_.thinking, flag("enable_thinking"));
-    if (lenient_ && !out_.thinking && text_of(member(request_, "reasoning_effort")) == "none") out_.thinking = false;
+    if (lenient_ && !out_.thinking && json_text(json_member(request_, "reasoning_effort")) == "none")
+      out_.thinking = false;
     CALLA_ASSIGN(const auto preserve, flag("preserve_thinking"));
     CALLA_ASSIGN(const auto vision_id, flag("add_vision_id"));
     CALLA_ASSIGN(const auto generate, flag("add_generation_prompt"));
@@ -80,36 +64,36 @@ class Reader {
   }
 
   Result<void> read_tools() {
-    const Json& tools = member(request_, "tools");
+    const Json& tools = json_member(request_, "tools");
     if (tools.is_null()) return {};
     if (!tools.is_array()) return wrong_type("tools", "an array", tools);
     for (size_t i = 0; i < tools.size(); ++i) {
       if (!tools[i].is_object()) return wrong_type(fmt::format("tools[{}]", i), "an object", tools[i]);
-      const Json& type = member(tools[i], "type");
-      if (lenient_ && !type.is_null() && text_of(type) != "function") continue;
+      const Json& type = json_member(tools[i], "type");
+      if (lenient_ && !type.is_null() && json_text(type) != "function") continue;
       out_.tools.push_back(python_json(tools[i]));
     }
     return {};
   }
 
   Result<ChatRole> read_role(const Json& role, const std::string& path) const {
-    const std::string_view name = text_of(role);
+    const std::string_view name = json_text(role);
     if (name == "system" || (lenient_ && name == "developer")) return ChatRole::kSystem;
     if (name == "user") return ChatRole::kUser;
     if (name == "assistant") return ChatRole::kAssistant;
     if (name == "tool") return ChatRole::kTool;
     return invalid(fmt::format("{}.role is {}; expected system, user, assistant or tool", path,
-                               role.is_string() ? fmt::format("\"{}\"", name) : std::string(type_name(role))));
+                               role.is_string() ? fmt::format("\"{}\"", name) : std::string(json_type_name(role))));
   }
 
   Result<void> read_message(const Json& message, const std::string& path) {
     if (!message.is_object()) return wrong_type(path, "an object", message);
     ChatMessage m;
-    CALLA_ASSIGN(m.role, read_role(member(message, "role"), path));
-    CALLA_ASSIGN(m.content, read_content(member(message, "content"), path + ".content"));
+    CALLA_ASSIGN(m.role, read_role(json_member(message, "role"), path));
+    CALLA_ASSIGN(m.content, read_content(json_member(message, "content"), path + ".content"));
     if (m.role == ChatRole::kAssistant) {
       read_reasoning(message, m);
-      CALLA_TRY(read_calls(member(message, "tool_calls"), path + ".tool_calls", m));
+      CALLA_TRY(read_calls(json_member(message, "tool_calls"), path + ".tool_calls", m));
     }
     if (m.role == ChatRole::kSystem) {
       const auto media = std::find_if(m.content.begin(), m.content.end(),
@@ -118,8 +102,7 @@ class Reader {
         return invalid(fmt::format("{}.content[{}]: a system message cannot contain images or videos", path,
                                    media - m.content.begin()));
       }
-      const auto is_billing = [](const ChatPart& p) { return p.text.starts_with("x-anthropic-"); };
-      if (lenient_ && std::erase_if(m.content, is_billing) > 0 && m.content.empty()) return {};
+      if (lenient_ && drop_billing_headers(m) && m.content.empty()) return {};
     }
     out_.messages.push_back(std::move(m));
     return {};
@@ -143,7 +126,7 @@ class Reader {
   // The template's order of questions: a part with an image key is an image even if it also has a text.
   Result<ChatPart> read_part(const Json& part, const std::string& path) const {
     if (!part.is_object()) return wrong_type(path, "an object", part);
-    const std::string_view type = text_of(member(part, "type"));
+    const std::string_view type = json_text(json_member(part, "type"));
     constexpr auto kImage = ChatPart::Kind::kImage;
     constexpr auto kVideo = ChatPart::Kind::kVideo;
     if (part.contains("image") || part.contains("image_url") || type == "image") return ChatPart{kImage, {}};
@@ -160,19 +143,19 @@ class Reader {
       }
       return invalid(fmt::format("{}.type \"{}\" is not supported; expected text, image_url or video", path, type));
     }
-    const Json& text = member(part, text_key);
+    const Json& text = json_member(part, text_key);
     if (!text.is_string()) return wrong_type(fmt::format("{}.{}", path, text_key), "a string", text);
     return ChatPart{ChatPart::Kind::kText, text.get<std::string>()};
   }
 
   // The template takes reasoning_content only if it is a string and ignores anything else there.
   void read_reasoning(const Json& message, ChatMessage& m) const {
-    const Json& official = member(message, "reasoning_content");
-    const Json& alias = member(message, "reasoning");
+    const Json& official = json_member(message, "reasoning_content");
+    const Json& alias = json_member(message, "reasoning");
     if (official.is_string()) {
       m.reasoning = official.get<std::string>();
-    } else if (lenient_ && !text_of(alias).empty()) {
-      m.reasoning = text_of(alias);
+    } else if (lenient_ && !json_text(alias).empty()) {
+      m.reasoning = json_text(alias);
     }
   }
 
@@ -188,40 +171,16 @@ class Reader {
         at += ".function";
         if (!call->is_object()) return wrong_type(at, "an object", *call);
       }
-      const Json& name = member(*call, "name");
+      const Json& name = json_member(*call, "name");
       if (!name.is_string()) return wrong_type(at + ".name", "a string", name);
       ChatToolCall& out = m.tool_calls.emplace_back();
       out.name = name.get<std::string>();
       if (const auto arguments = call->find("arguments"); arguments != call->end()) {
-        CALLA_TRY(read_arguments(*arguments, at + ".arguments", out));
+        if (!lenient_ && !arguments->is_object()) return wrong_type(at + ".arguments", "an object", *arguments);
+        out.arguments = read_arguments(*arguments);
       }
     }
     return {};
-  }
-
-  Result<void> read_arguments(const Json& arguments, const std::string& path, ChatToolCall& call) const {
-    if (arguments.is_object()) {
-      add_arguments(arguments, call);
-      return {};
-    }
-    if (!lenient_) return wrong_type(path, "an object", arguments);
-    if (arguments.is_null()) return {};
-    const std::string raw = arguments.is_string() ? arguments.get<std::string>() : python_json(arguments);
-    if (raw.find_first_not_of(" \t\r\n") == raw.npos) return {};
-    const auto parsed = parse_json(raw);
-    if (parsed && parsed->is_object()) {
-      add_arguments(*parsed, call);
-    } else if (!parsed || !parsed->is_null()) {
-      call.arguments.push_back({"arguments", raw, false});
-    }
-    return {};
-  }
-
-  static void add_arguments(const Json& object, ChatToolCall& call) {
-    for (const auto& [name, value] : object.items()) {
-      const bool is_json = !value.is_string();
-      call.arguments.push_back({name, is_json ? python_json(value) : value.get<std::string>(), is_json});
-    }
   }
 
   const Json& request_;
@@ -230,6 +189,28 @@ class Reader {
 };
 
 }  // namespace
+
+std::vector<ChatArgument> read_arguments(const Json& arguments) {
+  std::vector<ChatArgument> out;
+  if (arguments.is_object()) {
+    add_arguments(arguments, out);
+    return out;
+  }
+  if (arguments.is_null()) return out;
+  const std::string raw = arguments.is_string() ? arguments.get<std::string>() : python_json(arguments);
+  if (raw.find_first_not_of(" \t\r\n") == raw.npos) return out;
+  const auto parsed = parse_json(raw);
+  if (parsed && parsed->is_object()) {
+    add_arguments(*parsed, out);
+  } else if (!parsed || !parsed->is_null()) {
+    out.push_back({"arguments", raw, false});
+  }
+  return out;
+}
+
+bool drop_billing_headers(ChatMessage& system) {
+  return std::erase_if(system.content, [](const ChatPart& p) { return p.text.starts_with("x-anthropic-"); }) > 0;
+}
 
 Result<Conversation> read_conversation(const Json& request, ChatRules rules) {
   if (deeper_than(request, kMaxJsonDepth))

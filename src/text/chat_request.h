@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "text/chat_template.h"
@@ -42,5 +43,11 @@ Result<Conversation> read_conversation(const nlohmann::ordered_json& request, Ch
 
 // The same from JSON text.
 Result<Conversation> parse_conversation(std::string_view json, ChatRules rules = ChatRules::kLenient);
+
+// The arguments of a call, under the lenient rules. Accepts everything.
+std::vector<ChatArgument> read_arguments(const nlohmann::ordered_json& arguments);
+
+// Drops the parts of a system message that begin with "x-anthropic-"; true if there were any.
+bool drop_billing_headers(ChatMessage& system);
 
 }  // namespace calla

@@ -40,7 +40,9 @@ inline Tokenizer byte_tokenizer() {
     vocab += fmt::format("{}{}:{}", b > 0 ? "," : "", json_string(c), b);
   }
   const std::pair<const char*, bool> markers[] = {
-      {"<|im_start|>", true}, {"<|im_end|>", true}, {"<|endoftext|>", true}, {"<think>", false}, {"</think>", false}};
+      {"<|im_start|>", true},  {"<|im_end|>", true},       {"<|endoftext|>", true},
+      {"<think>", false},      {"</think>", false},        {"<tool_call>", false},
+      {"</tool_call>", false}, {"<tool_response>", false}, {"</tool_response>", false}};
   int32_t id = kImStart;
   for (const auto& [text, special] : markers) {
     added += fmt::format(R"({}{{"id":{},"content":"{}","special":{}}})", id > kImStart ? "," : "", id, text, special);
@@ -122,15 +124,16 @@ class FakeRunner final : public Runner {
     s.cut(target);
     return {};
   }
-  Result<void> save(const Sequence&, const std::filesystem::path&) const override { return none(); }
-  Result<std::unique_ptr<Sequence>> load(const std::filesystem::path&) override { return none(); }
-  Result<std::vector<int32_t>> saved_tokens(const std::filesystem::path&) const override { return none(); }
-  std::string state_version() const override { return "fake"; }
+  Result<void> save(const Sequence&, const std::filesystem::path&) override {
+    return fail(Error::Code::kUnsupported, "fake");
+  }
+  Result<std::unique_ptr<Sequence>> load(const std::filesystem::path&) override {
+    return fail(Error::Code::kUnsupported, "fake");
+  }
 
   int read = 0;  // tokens that went through the model
 
  private:
-  static tl::unexpected<Error> none() { return fail(Error::Code::kUnsupported, "fake"); }
   struct Own final : Sequence {
     void append(int32_t id) { tokens_.push_back(id); }
     void cut(int position) { tokens_.resize(position); }

@@ -51,13 +51,16 @@ TEST(RequestOptions, NullAndAbsentKeepTheDefaults) {
   EXPECT_EQ(read(R"({"top_k":-1})").sampling.top_k, 0);
   EXPECT_EQ(read(R"({"max_completion_tokens":5})").max_tokens, 5);
   EXPECT_EQ(read(R"({"seed":18446744073709551615})").sampling.seed, ~uint64_t{0});
+  // The number itself, as in completions; or only top_logprobs, as in responses.
+  EXPECT_EQ(read(R"({"logprobs":2})").sampling.logprobs, 2);
+  EXPECT_EQ(read(R"({"top_logprobs":3})").sampling.logprobs, 3);
 }
 
 TEST(RequestOptions, ErrorsNameTheField) {
   for (const char* text :
        {R"({"temperature":"hot"})", R"({"top_k":1.5})", R"({"top_k":99999999999})", R"({"seed":1.5})",
         R"({"max_tokens":-7})", R"({"stop":3})", R"({"stop":["a",3]})", R"({"logit_bias":[]})",
-        R"({"logit_bias":{"x":1}})", R"({"logit_bias":{"1":"x"}})", R"({"ignore_eos":1})", R"({"logprobs":2})"}) {
+        R"({"logit_bias":{"x":1}})", R"({"logit_bias":{"1":"x"}})", R"({"ignore_eos":1})", R"({"logprobs":"2"})"}) {
     const std::string field = std::string(text).substr(2, std::string(text).find('"', 2) - 2);
     EXPECT_EQ(error(text).rfind(field, 0), 0u) << text << " → " << error(text);
   }

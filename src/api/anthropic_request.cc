@@ -1,0 +1,244 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "api/anthropic.h"
+#include "text/chat_json.h"
+#include "text/chat_request.h"
+#include "text/json_read.h"
+
+namespace calla {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class Reader {
+ public:
+  Reader(const Json& request, ApiRequest& out) : request_(request), out_(out) {}
+
+  Result<void> read() {
+    CALLA_TRY(read_system());
+    const Json& messages = json_member(request_, "messages");
+    if (!messages.is_array()) return wrong_type("messages", "an array", messages);
+    if (messages.empty()) return invalid("messages must hold at least one message");
+    for (size_t i = 0; i < messages.size(); ++i) CALLA_TRY(read_message(messages[i], fmt::format("messages[{}]", i)));
+    if (json_member(messages.back(), "role") == "assistant") {
+      return fail(Error::Code::kUnsupported,
+                  "messages must end with the user: an answer that has begun is not continued here");
+    }
+    CALLA_TRY(read_tools());
+    CALLA_TRY(read_tool_choice());
+    CALLA_TRY(read_stop());
+    CALLA_TRY(read_thinking());
+    const Json& config = json_member(request_, "output_config");
+    if (!config.is_null() && !config.is_object()) return wrong_type("output_config", "an object", config);
+    if (out_.conversation.thinking == true && out_.thinking_budget < 0) {
+      CALLA_TRY(read_effort(json_member(config, "effort"), "output_config.effort", out_));
+    }
+    CALLA_TRY(read_format(json_member(config, "format"), "output_config.format", "", out_));
+    CALLA_TRY(read_format(json_member(request_, "output_format"), "output_format", "", out_));
+    return settle(out_);
+  }
+
+ private:
+  static Result<std::string> text_of(const Json& block, const char* key, const std::string& path) {
+    const Json& text = json_member(block, key);
+    if (!text.is_string()) return wrong_type(fmt::format("{}.{}", path, key), "a string", text);
+    return text.get<std::string>();
+  }
+
+  Result<void> read_system() {
+    const Json& system = json_member(request_, "system");
+    if (system.is_null()) return {};
+    ChatMessage message;
+    message.role = ChatRole::kSystem;
+    CALLA_TRY(read_parts(system, "system", message.content));
+    add_system(std::move(message));
+    return {};
+  }
+
+  void add_system(ChatMessage message) {
+    if (drop_billing_headers(message) && message.content.empty()) return;
+    out_.conversation.messages.push_back(std::move(message));
+  }
+
+  // A string, or blocks of which none has to do with tools.
+  Result<void> read_parts(const Json& content, const std::string& path, std::vector<ChatPart>& parts) {
+    if (content.is_string()) {
+      parts.push_back({ChatPart::Kind::kText, content.get<std::string>()});
+      return {};
+    }
+    if (content.is_null()) return {};
+    if (!content.is_array()) return wrong_type(path, "a string or an array of blocks", content);
+    for (size_t i = 0; i < content.size(); ++i) {
+      CALLA_TRY(read_part(content[i], fmt::format("{}[{}]", path, i), parts));
+    }
+    return {};
+  }
+
+  Result<void> read_part(const Json& block, const std::string& path, std::vector<ChatPart>& parts) {
+    if (!block.is_object()) return wrong_type(path, "an object", block);
+    const std::string_view type = json_text(json_member(block, "type"));
+    const Json& source = json_member(block, "source");
+    if (type == "text") {
+      CALLA_ASSIGN(std::string text, text_of(block, "text", path));
+      parts.push_back({ChatPart::Kind::kText, std::move(text)});
+    } else if (type == "image") {
+      parts.push_back({ChatPart::Kind::kImage, {}});
+    } else if (type == "document" && json_member(source, "type") == "text") {
+      CALLA_ASSIGN(std::string text, text_of(source, "data", path + ".source"));
+      parts.push_back({ChatPart::Kind::kText, std::move(text)});
+    } else if (type == "document" && json_member(source, "type") == "content") {
+      return read_parts(json_member(source, "content"), path + ".source.content", parts);
+    } else {
+      return fail(Error::Code::kUnsupported, fmt::format("{} of type \"{}\" cannot be read here", path, type));
+    }
+    return {};
+  }
+
+  Result<void> read_message(const Json& message, const std::string& path) {
+    if (!message.is_object()) return wrong_type(path, "an object", message);
+    const Json& role = json_member(message, "role");
+    const Json& content = json_member(message, "content");
+    if (role == "user") return read_user(content, path + ".content");
+    if (role == "assistant") return read_assistant(content, path + ".content");
+    if (role != "system") return wrong_type(path + ".role", "user, assistant or system", role);
+    ChatMessage system;
+    system.role = ChatRole::kSystem;
+    CALLA_TRY(read_parts(content, path + ".content", system.content));
+    add_system(std::move(system));
+    return {};
+  }
+
+  // Results of tools are messages of their own, in the order of the blocks.
+  Result<void> read_user(const Json& content, const std::string& path) {
+    ChatMessage user;
+    if (!content.is_array()) {
+      CALLA_TRY(read_parts(content, path, user.content));
+      out_.conversation.messages.push_back(std::move(user));
+      return {};
+    }
+    bool said = false;
+    for (size_t i = 0; i < content.size(); ++i) {
+      const std::string at = fmt::format("{}[{}]", path, i);
+      if (json_member(content[i], "type") != "tool_result") {
+        CALLA_TRY(read_part(content[i], at, user.content));
+        continue;
+      }
+      if (!user.content.empty()) out_.conversation.messages.push_back(std::exchange(user, {}));
+      ChatMessage result;
+      result.role = ChatRole::kTool;
+      CALLA_TRY(read_parts(json_member(content[i], "content"), at + ".content", result.content));
+      out_.conversation.messages.push_back(std::move(result));
+      said = true;
+    }
+    if (!said || !user.content.empty()) out_.conversation.messages.push_back(std::move(user));
+    return {};
+  }
+
+  Result<void> read_assistant(const Json& content, const std::string& path) {
+    ChatMessage message;
+    message.role = ChatRole::kAssistant;
+    message.reasoning = "";
+    if (!content.is_array()) {
+      CALLA_TRY(read_parts(content, path, message.content));
+    }
+    for (size_t i = 0; content.is_array() && i < content.size(); ++i) {
+      const Json& block = content[i];
+      const std::string at = fmt::format("{}[{}]", path, i);
+      const std::string_view type = json_text(json_member(block, "type"));
+      if (type == "thinking") {
+        CALLA_ASSIGN(const std::string text, text_of(block, "thinking", at));
+        *message.reasoning += text;
+      } else if (type == "tool_use") {
+        CALLA_ASSIGN(std::string name, text_of(block, "name", at));
+        message.tool_calls.push_back({std::move(name), read_arguments(json_member(block, "input"))});
+      } else if (type != "redacted_thinking") {
+        CALLA_TRY(read_part(block, at, message.content));
+      }
+    }
+    out_.conversation.messages.push_back(std::move(message));
+    return {};
+  }
+
+  Result<void> read_tools() {
+    const Json& tools = json_member(request_, "tools");
+    if (tools.is_null()) return {};
+    if (!tools.is_array()) return wrong_type("tools", "an array", tools);
+    for (size_t i = 0; i < tools.size(); ++i) {
+      const std::string path = fmt::format("tools[{}]", i);
+      if (!tools[i].is_object()) return wrong_type(path, "an object", tools[i]);
+      const Json& schema = json_member(tools[i], "input_schema");
+      const Json& type = json_member(tools[i], "type");
+      if (schema.is_null() && !type.is_null() && type != "custom") continue;
+      if (!schema.is_object()) return wrong_type(path + ".input_schema", "an object", schema);
+      const Json& name = json_member(tools[i], "name");
+      if (!name.is_string()) return wrong_type(path + ".name", "a string", name);
+      out_.conversation.tools.push_back(tool_line(name, json_member(tools[i], "description"), schema));
+    }
+    return {};
+  }
+
+  Result<void> read_tool_choice() {
+    const Json& choice = json_member(request_, "tool_choice");
+    if (choice.is_null()) return {};
+    if (!choice.is_object()) return wrong_type("tool_choice", "an object", choice);
+    bool alone = false;
+    CALLA_TRY(read_flag(choice, "disable_parallel_tool_use", alone, "tool_choice."));
+    out_.parallel_tool_calls = !alone;
+    const std::string_view type = json_text(json_member(choice, "type"));
+    if (type == "none") {
+      out_.tool_choice = ToolChoice::kNone;
+    } else if (type == "any" || type == "tool") {
+      out_.tool_choice = ToolChoice::kRequired;
+      const Json& name = json_member(choice, "name");
+      if (type == "tool" && !name.is_string()) return wrong_type("tool_choice.name", "a string", name);
+      if (type == "tool") out_.tool = json_text(name);
+    } else if (type != "auto") {
+      return invalid("tool_choice.type must be auto, any, tool or none");
+    }
+    return {};
+  }
+
+  Result<void> read_stop() {
+    const Json& stop = json_member(request_, "stop_sequences");
+    if (stop.is_null()) return {};
+    if (!stop.is_array()) return wrong_type("stop_sequences", "an array of strings", stop);
+    for (size_t i = 0; i < stop.size(); ++i) {
+      if (!stop[i].is_string()) return wrong_type(fmt::format("stop_sequences[{}]", i), "a string", stop[i]);
+      out_.options.stop.push_back(stop[i].get<std::string>());
+    }
+    if (const auto fits = check_options(out_.options); !fits) {
+      return invalid("stop_sequences: " + fits.error().message);
+    }
+    return {};
+  }
+
+  Result<void> read_thinking() {
+    const Json& thinking = json_member(request_, "thinking");
+    out_.conversation.thinking = false;
+    if (thinking.is_null()) return {};
+    if (!thinking.is_object()) return wrong_type("thinking", "an object", thinking);
+    const std::string_view type = json_text(json_member(thinking, "type"));
+    if (type == "disabled") return {};
+    if (type != "enabled" && type != "adaptive") return invalid("thinking.type must be enabled, adaptive or disabled");
+    out_.conversation.thinking = true;
+    out_.hide_thinking = json_member(thinking, "display") == "omitted";
+    return read_integer(thinking, "budget_tokens", 0, INT32_MAX, out_.thinking_budget, "thinking.");
+  }
+
+  const Json& request_;
+  ApiRequest& out_;
+};
+
+}  // namespace
+
+ApiResult<ApiRequest> parse_messages(std::string_view body, const ApiDefaults& defaults) {
+  return parse_request(body, [&](const Json& request, ApiRequest& out) -> Result<void> {
+    CALLA_TRY(read_basics(request, defaults, out));
+    return Reader(request, out).read();
+  });
+}
+
+}  // namespace calla

@@ -1,0 +1,36 @@
+#include "text/json_read.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace calla {
+
+using Json = nlohmann::ordered_json;
+
+const Json& json_member(const Json& object, const char* key) {
+  static const Json kNull;
+  if (!object.is_object()) return kNull;
+  const auto found = object.find(key);
+  return found == object.end() ? kNull : *found;
+}
+
+std::string_view json_text(const Json& value) {
+  return value.is_string() ? std::string_view(value.get_ref<const std::string&>()) : std::string_view();
+}
+
+std::string_view json_type_name(const Json& v) {
+  if (v.is_number() || v.is_binary()) return "a number";  // binary: a big integer
+  if (v.is_string()) return "a string";
+  if (v.is_boolean()) return "a boolean";
+  if (v.is_array()) return "an array";
+  if (v.is_object()) return "an object";
+  return "null";
+}
+
+tl::unexpected<Error> wrong_type(std::string_view path, std::string_view expected, const Json& got) {
+  return invalid(fmt::format("{} must be {}, not {}", path, expected, json_type_name(got)));
+}
+
+}  // namespace calla
