@@ -32,7 +32,7 @@ struct GrammarTool {
 //   objects      the properties in the schema's order, those that are not required may be left out; further properties
 //                after them, if additionalProperties allows them by name, or if the schema has no properties
 //   numbers      integers to 19 digits; others to 21 digits before and 24 after the point and an exponent to ±289. With
-//                bounds or multipleOf: no exponent, 15 digits together
+//                bounds or multipleOf: no exponent and 15 digits together, or 18 of an integer with bounds alone
 //   strings      any JSON spelling; with a pattern or format: characters as they are, and the escapes that JSON needs
 //   nesting      containers to 64 levels, what parse_json reads
 //

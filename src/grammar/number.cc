@@ -230,7 +230,8 @@ Result<uint32_t> number_node(ProgramBuilder& b, const NumberBounds& bounds, uint
     modulus = std::stoi(scaled);
     max_fraction = static_cast<int>(m.fraction.size());
   }
-  const int max_whole = bounds.integer ? kIntegerDigits - 1 : kDigits - max_fraction.value_or(0);
+  const bool exact = bounds.integer && !bounds.multiple_of;  // who divides doubles needs kDigits for integers, too
+  const int max_whole = exact ? kIntegerDigits - 1 : kDigits - max_fraction.value_or(0);
   // Bounds out of reach on the far side are none; on the near side nothing is left.
   Decimal limit{false, "1", ""};
   limit.whole.append(static_cast<size_t>(max_whole), '0');

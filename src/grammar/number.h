@@ -32,8 +32,8 @@ struct NumberBounds {
 };
 
 // JSON numbers within the bounds, in digits without an exponent if there are any, as Grammar describes. Errors: bounds
-// that are out of reach (beyond ±1e15, of integers ±1e18), a multipleOf that is not above 0 or has more than 1,000
-// remainders.
+// that are out of reach (beyond ±1e15, of integers without multipleOf ±1e18), a multipleOf that is not above 0 or has
+// more than 1,000 remainders.
 Result<uint32_t> number_node(ProgramBuilder& builder, const NumberBounds& bounds, uint32_t next);
 
 }  // namespace calla
