@@ -125,16 +125,18 @@ void GemvInCache(benchmark::State& state) {
   const auto bytes = [](const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); };
   const WeightRows rows = {bytes(w.weight), bytes(w.scales), bytes(w.biases), 1024, 64, 64, 32};
   const int m = static_cast<int>(state.range(0));
-  Buffer<int8_t> codes(2 * 2048);
+  Buffer<int8_t> codes(2 * 2048), rest(2 * 2048);
   Buffer<float> scales(2 * 32), y(2 * 64);
+  const QuantRows x = {
+      codes.data(), state.range(1) == 2 ? rest.data() : nullptr, scales.data(), scales.data(), 2048, 32};
   const int32_t index[] = {0, 1};
   for (auto _ : state) {
-    table().gemv_q4_int8(rows, {codes.data(), scales.data(), scales.data(), 2048, 32}, index, m, y.data(), 64);
+    table().gemv_q4_int8(rows, x, index, m, y.data(), 64);
     benchmark::ClobberMemory();
   }
   rates(state, w.bytes(), 64.0 * 2048 * m);
 }
-BENCHMARK(GemvInCache)->Arg(1)->Arg(2);
+BENCHMARK(GemvInCache)->ArgsProduct({{1, 2}, {1, 2}});  // tokens, planes
 
 // A tile of the table's own shape.
 struct TileShape {
@@ -162,18 +164,20 @@ void TileProduct(benchmark::State& state) {
   const TileShape shape;
   const auto tile = std::make_unique<WeightTile>();
   std::memset(tile->codes, 1, sizeof tile->codes);
-  Buffer<int8_t> codes(size_t(m) * shape.cols);
+  Buffer<int8_t> codes(size_t(m) * shape.cols), rest(size_t(m) * shape.cols);
   Buffer<float> scales(size_t(m) * shape.groups), y(size_t(m) * shape.rows);
   std::vector<int32_t> index(m);
   std::iota(index.begin(), index.end(), 0);
-  const QuantRows x = {codes.data(), scales.data(), scales.data(), shape.cols, shape.groups};
+  const QuantRows x = {codes.data(),  state.range(1) == 2 ? rest.data() : nullptr,
+                       scales.data(), scales.data(),
+                       shape.cols,    shape.groups};
   for (auto _ : state) {
     table().tile_product(*tile, shape.rows, shape.groups, x, 0, index.data(), m, true, y.data(), shape.rows);
     benchmark::ClobberMemory();
   }
   rates(state, 0, double(shape.rows) * shape.cols * m);
 }
-BENCHMARK(TileProduct)->Arg(1)->Arg(2)->Arg(5)->Arg(8)->Arg(16)->Arg(128);
+BENCHMARK(TileProduct)->ArgsProduct({{1, 2, 5, 8, 16, 128}, {1, 2}});  // tokens, planes
 
 void DeltaScan(benchmark::State& state) {
   const int m = static_cast<int>(state.range(0));

@@ -139,7 +139,7 @@ Result<double> measure_int8_rate(Pool& pool, const std::string& isa) {
         std::min(best, seconds([&] {
                    pool.run(pool.threads(), [&](int t) {
                      Work& w = *works[t];
-                     const QuantRows x{w.codes.data(), w.scales.data(), w.sums.data(), cols, groups};
+                     const QuantRows x{w.codes.data(), nullptr, w.scales.data(), w.sums.data(), cols, groups};
                      for (int i = 0; i < kRepeat; ++i) {
                        table->tile_product(w.tile, rows, groups, x, 0, w.index.data(), kTokens, true, w.y.data(), rows);
                      }
@@ -166,9 +166,9 @@ Result<std::string> test_kernels() {
     }
     std::vector<int8_t> codes(Product::kCols);
     std::vector<float> scales(Product::kGroups), sums(Product::kGroups);
-    table->quantize(p.x.data(), Product::kCols, codes.data(), scales.data(), sums.data());
-    table->gemv_q4_int8(p.rows(), {codes.data(), scales.data(), sums.data(), Product::kCols, Product::kGroups}, &index,
-                        1, y.data(), Product::kRows);
+    table->quantize(p.x.data(), Product::kCols, codes.data(), nullptr, scales.data(), sums.data());
+    table->gemv_q4_int8(p.rows(), {codes.data(), nullptr, scales.data(), sums.data(), Product::kCols, Product::kGroups},
+                        &index, 1, y.data(), Product::kRows);
     // Each activation is off by at most half a step, 1/254 of its group's largest, some three times its mean: 2 % of
     // the sum at most.
     constexpr double kInt8 = 0.02;

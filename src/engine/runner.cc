@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "backend/cpu/ops_cpu.h"
 #include "backend/cpu/select.h"
 #include "backend/reference/ops_reference.h"
@@ -29,11 +31,22 @@ Result<void> check_options(const RunnerOptions& o, const ModelConfig& config) {
   }
   if (o.sequences < 1 || o.sequences > 4096)
     return invalid(fmt::format("{} sequences: expected 1 to 4096", o.sequences));
-  if (o.chunk < 1 || o.chunk > 8192) return invalid(fmt::format("a chunk of {} rows: expected 1 to 8192", o.chunk));
+  if (o.chunk < 0 || o.chunk > 8192)
+    return invalid(fmt::format("a chunk of {} rows: expected 1 to 8192, or 0 for what suits", o.chunk));
   if (o.logit_rows < 1) return invalid(fmt::format("{} rows of logits: expected 1 or more", o.logit_rows));
   if (o.threads < 0 || o.threads > 64)
     return invalid(fmt::format("{} threads: expected 1 to 64, or 0 for all", o.threads));
   return {};
+}
+
+// What 0 stands for. The more rows, the more tokens an expert has each time its weights are read and unpacked; that
+// pays where the threads are too many for memory to feed, and costs scratch (docs/performance.md).
+RunnerOptions complete(RunnerOptions o) {
+  constexpr int kManyThreads = 8;
+  if (o.threads == 0) o.threads = cpu_info().cores;
+  if (o.chunk == 0) o.chunk = o.threads < kManyThreads ? 512 : 2048;
+  o.chunk = std::min(o.chunk, o.context);
+  return o;
 }
 
 template <Ops O>
@@ -54,7 +67,7 @@ MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
 MemoryPlan plan(const RunnerModel& model, const RunnerOptions& o) {
   if (o.backend == RunnerOptions::Backend::kReference) return plan_for<ReferenceOps>(model, o);
   MemoryPlan p = plan_for<CpuOps>(model, o);
-  p.scratch += CpuOps::scratch_bytes(model.weights.config, o.threads > 0 ? o.threads : cpu_info().cores, o.chunk);
+  p.scratch += CpuOps::scratch_bytes(model.weights.config, o.threads, o.chunk);
   return p;
 }
 
@@ -63,13 +76,14 @@ MemoryPlan plan(const RunnerModel& model, const RunnerOptions& o) {
 Result<MemoryPlan> plan_memory(const std::filesystem::path& dir, const RunnerOptions& options) {
   CALLA_ASSIGN(const auto model, open_model(dir));
   CALLA_TRY(check_options(options, model->weights.config));
-  return plan(*model, options);
+  return plan(*model, complete(options));
 }
 
-Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, const RunnerOptions& options) {
+Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, const RunnerOptions& wanted) {
   CALLA_ASSIGN(auto model, open_model(dir));
   const ModelConfig& config = model->weights.config;
-  CALLA_TRY(check_options(options, config));
+  CALLA_TRY(check_options(wanted, config));
+  const RunnerOptions options = complete(wanted);
   const uint64_t needed = plan(*model, options).anonymous();
   if (const uint64_t available = available_memory(); needed > available) {
     return fail(Error::Code::kMemory,

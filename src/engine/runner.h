@@ -42,7 +42,7 @@ struct RunnerOptions {
   std::string cpu_isa;  // "": the best kernel table; else the one to force (select_table)
   int context = 4096;   // most positions of one sequence; sets the size of the page pool
   int sequences = 1;    // how many full contexts the page pool holds
-  int chunk = 512;      // most rows of one pass; longer prompts go in chunks
+  int chunk = 0;  // most rows of one pass, to 8192; longer prompts go in chunks. 0: 512, or 2048 with many threads
   int logit_rows = 64;  // most rows of logits in one pass; where all are asked for, passes get no longer than this
   LoadOptions load;
   // Where the time, bytes and multiplications of each verb are added up; only the cpu backend can. Must outlive the

@@ -29,18 +29,22 @@ struct WeightRows {
   int groups;
 };
 
-// Rows of activations quantised to int8: x ≈ scale·code with |code| ≤ 127, one scale per group of 64. In each group the
-// 32 even elements come first, then the 32 odd ones: the order in which a byte of 4-bit codes holds its nibbles.
+// Rows of activations quantised to int8, one scale per group of 64: x ≈ scale·code in one plane, |code| ≤ 127; x ≈
+// scale·(256·code + rest) in two, where rest is −128 to 127. In each group the 32 even elements come first, then the 32
+// odd ones: the order in which a byte of 4-bit codes holds its nibbles.
 struct QuantRows {
   int8_t* codes;  // [rows][groups·64]
+  int8_t* rest;   // the same; null: one plane
   float* scales;  // [rows][groups]
-  float* sums;    // [rows][groups]: scale · Σ code, what the affine bias is multiplied by
+  float* sums;    // [rows][groups]: Σ of what stands for x, which the affine bias is multiplied by
   int64_t code_stride;
   int64_t group_stride;
 };
+// What a code counts beside a rest: 1 << kRestBits.
+inline constexpr int kRestBits = 8;
 
-// A group whose largest magnitude is below this counts as zero: 127 over it would overflow.
-inline constexpr float kQuantZero = 1e-36f;
+// A group whose largest magnitude is below this counts as zero: scales and their inverses stay normal numbers.
+inline constexpr float kQuantZero = 1e-33f;
 
 // A tile of weights, expanded from nibbles to bytes and turned so that one vector holds four neighbouring codes of
 // several rows. It has 16 blocks of one group of 16 rows each: 16 rows × 16 groups, or 32 rows × 8 groups, whichever
@@ -89,11 +93,9 @@ struct KernelTable {
   // Round to nearest, ties to even.
   void (*to_bf16)(const float* x, int n, uint16_t* y) noexcept;
 
-  // One row of quantised activations: scale = max|x|/127 per group, codes rounded to nearest. n % 64 == 0. NaN gives
-  // unspecified codes.
-  void (*quantize)(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept;
-  // What quantize left over: rest = x − scale·code. n % 64 == 0.
-  void (*quantize_rest)(const float* x, int n, const int8_t* codes, const float* scales, float* rest) noexcept;
+  // One row of quantised activations, in two planes unless rest is null: the largest of a group is 127, or 127·256,
+  // steps; rounded to nearest. n % 64 == 0. NaN gives unspecified codes.
+  void (*quantize)(const float* x, int n, int8_t* codes, int8_t* rest, float* scales, float* sums) noexcept;
 
   // y[t·y_stride + r] = W_r · x_t, weights as they are, activations in f32; x_t is row index[t] of x. For few tokens:
   // every weight is converted once per token.

@@ -44,8 +44,9 @@ struct Tokens {
   const int8_t* first;
   int64_t stride;
 
-  Tokens(const QuantRows& x, int first_group, int groups, const int32_t* index, int count) {
-    const int8_t* codes = x.codes + int64_t{first_group} * kGroup;
+  // `codes`: a plane of x.
+  Tokens(const QuantRows& x, const int8_t* codes, int first_group, int groups, const int32_t* index, int count) {
+    codes += int64_t{first_group} * kGroup;
     first = codes + index[0] * x.code_stride;
     stride = x.code_stride;
     bool neighbours = count == kTokens;
@@ -62,24 +63,37 @@ struct Tokens {
   }
 };
 
-// Sums of one group: [half of the rows][token][row].
+// Sums of one group: [plane][half of the rows][token][row].
 struct alignas(64) Sums {
-  int32_t of[2][kTokens][kBlockRows];
+  int32_t of[2][2][kTokens][kBlockRows];
 };
 
-inline void multiply(const WeightTile& tile, int g, const Tokens& tokens, Sums* sums) {
-  _tile_loadd(0, tokens.first + g * kGroup, tokens.stride);
+template <bool kRest>
+inline void multiply(const WeightTile& tile, int g, const Tokens* planes, Sums* sums) {
+  _tile_loadd(0, planes[0].first + g * kGroup, planes[0].stride);
   _tile_loadd(1, tile.codes[2 * g], 64);
   _tile_loadd(2, tile.codes[2 * g + 1], 64);
-  _tile_zero(3);
   _tile_zero(4);
-  _tile_dpbsud(3, 0, 1);
-  _tile_dpbsud(4, 0, 2);
-  _tile_stored(3, sums->of[0], 64);
-  _tile_stored(4, sums->of[1], 64);
+  _tile_zero(5);
+  _tile_dpbsud(4, 0, 1);
+  _tile_dpbsud(5, 0, 2);
+  if (kRest) {
+    _tile_loadd(3, planes[1].first + g * kGroup, planes[1].stride);
+    _tile_zero(6);
+    _tile_zero(7);
+    _tile_dpbsud(6, 3, 1);
+    _tile_dpbsud(7, 3, 2);
+  }
+  _tile_stored(4, sums->of[0][0], 64);
+  _tile_stored(5, sums->of[0][1], 64);
+  if (kRest) {
+    _tile_stored(6, sums->of[1][0], 64);
+    _tile_stored(7, sums->of[1][1], 64);
+  }
 }
 
 // y += scale · step · sums + bias · sum, as AVX-512's tile does it, to the bit.
+template <bool kRest>
 inline void add_group(const WeightTile& tile, int g, const Sums& sums, const QuantRows& x, int group,
                       const int32_t* index, int count, const __mmask16* lanes, float* y, int64_t y_stride) {
   __m512 scale[2], bias[2];
@@ -92,21 +106,26 @@ inline void add_group(const WeightTile& tile, int g, const Sums& sums, const Qua
     const __m512 step = _mm512_set1_ps(x.scales[at]), sum = _mm512_set1_ps(x.sums[at]);
     for (int i = 0; i < 2; ++i) {
       float* to = y + t * y_stride + i * kBlockRows;
-      const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums.of[i][t])), step);
+      __m512i steps = _mm512_load_si512(sums.of[0][i][t]);
+      if (kRest) {
+        steps = _mm512_add_epi32(_mm512_slli_epi32(steps, kRestBits), _mm512_load_si512(sums.of[1][i][t]));
+      }
+      const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(steps), step);
       const __m512 out = _mm512_fmadd_ps(product, scale[i], _mm512_maskz_loadu_ps(lanes[i], to));
       _mm512_mask_storeu_ps(to, lanes[i], _mm512_fmadd_ps(bias[i], sum, out));
     }
   }
 }
 
-void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
-                  const int32_t* index, int count, bool first, float* y, int64_t y_stride) noexcept {
-  configure_thread();
+template <bool kRest>
+inline void tile_blocks(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
+                        const int32_t* index, int count, bool first, float* y, int64_t y_stride) {
   const __mmask16 lanes[2] = {first_lanes(rows), first_lanes(rows - kBlockRows)};
   Ahead ahead(tile.next, (count + kTokens - 1) / kTokens * groups);
   for (int begin = 0; begin < count; begin += kTokens, index += kTokens, y += kTokens * y_stride) {
     const int some = count - begin < kTokens ? count - begin : kTokens;
-    const Tokens tokens(x, first_group, groups, index, some);
+    const Tokens planes[] = {{x, x.codes, first_group, groups, index, some},
+                             {x, kRest ? x.rest : x.codes, first_group, kRest ? groups : 0, index, some}};
     if (first) {
       for (int t = 0; t < some; ++t) {
         for (int i = 0; i < 2; ++i) {
@@ -118,13 +137,20 @@ void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows&
     asm volatile("" ::: "memory");
     // A group is multiplied in tile registers while the one before is scaled in vectors.
     Sums sums[2];
-    multiply(tile, 0, tokens, &sums[0]);
+    multiply<kRest>(tile, 0, planes, &sums[0]);
     for (int g = 0; g < groups; ++g) {
-      if (g + 1 < groups) multiply(tile, g + 1, tokens, &sums[(g + 1) % 2]);
+      if (g + 1 < groups) multiply<kRest>(tile, g + 1, planes, &sums[(g + 1) % 2]);
       ahead.step();
-      add_group(tile, g, sums[g % 2], x, first_group + g, index, some, lanes, y, y_stride);
+      add_group<kRest>(tile, g, sums[g % 2], x, first_group + g, index, some, lanes, y, y_stride);
     }
   }
+}
+
+void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
+                  const int32_t* index, int count, bool first, float* y, int64_t y_stride) noexcept {
+  configure_thread();
+  const auto blocks = x.rest == nullptr ? tile_blocks<false> : tile_blocks<true>;
+  blocks(tile, rows, groups, x, first_group, index, count, first, y, y_stride);
 }
 
 }  // namespace

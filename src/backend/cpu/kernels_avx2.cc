@@ -102,7 +102,6 @@ const KernelTable kAvx2Kernels = {
     .rope = rope,
     .to_bf16 = to_bf16,
     .quantize = quantize,
-    .quantize_rest = quantize_rest,
     .gemv_bf16 = gemv<Bf16Row>,
     .gemv_q8 = gemv<Q8Row>,
     .gemv_q4 = gemv<Q4Row>,

@@ -88,8 +88,8 @@ inline Vec exp_of(Vec x) {
 
 // ---- activations
 
-void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept {
-  // Even elements first, then the odd ones.
+// Four vectors of 16 → 64 bytes, even elements first, then the odd ones. Their values fit int8.
+inline Int16 turned_bytes(const Int16* v) {
   alignas(64) static constexpr auto kOrder = [] {
     struct {
       uint8_t at[kGroup];
@@ -97,8 +97,17 @@ void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) 
     for (int i = 0; i < kGroup; ++i) order.at[i] = static_cast<uint8_t>(2 * i % kGroup + 2 * i / kGroup);
     return order;
   }();
-  const Int16 order = _mm512_load_si512(kOrder.at);
-  for (int g = 0; g < n / kGroup; ++g, x += kGroup, codes += kGroup) {
+  Int16 bytes = _mm512_setzero_si512();
+  for (int i = 0; i < 4; ++i) {
+    const Int16 four = _mm512_castsi128_si512(_mm512_cvtepi32_epi8(v[i]));
+    bytes = _mm512_mask_shuffle_i32x4(bytes, static_cast<__mmask16>(15 << (4 * i)), four, four, 0);
+  }
+  return _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.at), bytes);
+}
+
+void quantize(const float* x, int n, int8_t* codes, int8_t* rest, float* scales, float* sums) noexcept {
+  const float steps = rest == nullptr ? 127 : 127 << kRestBits;
+  for (int g = 0; g < n / kGroup; ++g, x += kGroup) {
     Vec v[4], top = _mm512_setzero_ps();
     for (int i = 0; i < 4; ++i) {
       v[i] = load(x + 16 * i);
@@ -106,16 +115,23 @@ void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) 
     }
     const float largest = _mm512_reduce_max_ps(top);
     const bool zero = !(largest >= kQuantZero);
-    const Vec inverse = set(zero ? 0 : 127 / largest);
-    Int16 sum = _mm512_setzero_si512(), bytes = sum;
+    const Vec inverse = set(zero ? 0 : steps / largest);
+    Int16 sum = _mm512_setzero_si512(), code[4];
     for (int i = 0; i < 4; ++i) {
-      const Int16 code = _mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse));
-      sum = _mm512_add_epi32(sum, code);
-      const Int16 four = _mm512_castsi128_si512(_mm512_cvtepi32_epi8(code));
-      bytes = _mm512_mask_shuffle_i32x4(bytes, static_cast<__mmask16>(15 << (4 * i)), four, four, 0);
+      code[i] = _mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse));
+      sum = _mm512_add_epi32(sum, code[i]);
     }
-    _mm512_storeu_si512(codes, _mm512_permutexvar_epi8(order, bytes));
-    scales[g] = zero ? 0 : largest / 127;
+    if (rest != nullptr) {
+      Int16 less[4];
+      for (int i = 0; i < 4; ++i) {
+        const Int16 all = code[i];
+        code[i] = _mm512_srai_epi32(_mm512_add_epi32(all, _mm512_set1_epi32(1 << (kRestBits - 1))), kRestBits);
+        less[i] = _mm512_sub_epi32(all, _mm512_slli_epi32(code[i], kRestBits));
+      }
+      _mm512_storeu_si512(rest + g * kGroup, turned_bytes(less));
+    }
+    _mm512_storeu_si512(codes + g * kGroup, turned_bytes(code));
+    scales[g] = zero ? 0 : largest / steps;
     sums[g] = scales[g] * static_cast<float>(_mm512_reduce_add_epi32(sum));
   }
 }
@@ -176,14 +192,15 @@ inline Int16 two_halves(const int8_t* p, int apart) {
 
 // R rows of weights and T tokens. A vector of 64 bytes holds the nibbles of two groups: lanes 0–7 of a product are the
 // first, 8–15 the second.
-template <int R, int T>
+template <int R, int T, bool kRest>
 inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const int32_t* index, float* y,
                       int64_t y_stride) {
   const uint8_t* bytes = w.weight + row * w.weight_stride;
   const uint8_t* scales = w.scales + row * w.group_stride;
   const uint8_t* biases = w.biases + row * w.group_stride;
-  const int8_t* codes[T];
+  const int8_t *codes[T], *rest[T];
   for (int t = 0; t < T; ++t) codes[t] = x.codes + index[t] * x.code_stride;
+  for (int t = 0; t < T; ++t) rest[t] = kRest ? x.rest + index[t] * x.code_stride : nullptr;
   Vec sum[R][T] = {};
   for (int first = 0; first < w.groups; first += 16) {
     const int groups = w.groups - first < 16 ? w.groups - first : 16;
@@ -200,10 +217,12 @@ inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const in
     }
     Int16 pair = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const auto groups_at = [&]<bool kTwo>(int g) {
-      Int16 even[T], odd[T];
+      Int16 even[T], odd[T], rest_even[T], rest_odd[T];
       for (int t = 0; t < T; ++t) {
         even[t] = two_halves<kTwo>(codes[t] + g * kGroup, kGroup);
         odd[t] = two_halves<kTwo>(codes[t] + g * kGroup + kGroup / 2, kGroup);
+        if (kRest) rest_even[t] = two_halves<kTwo>(rest[t] + g * kGroup, kGroup);
+        if (kRest) rest_odd[t] = two_halves<kTwo>(rest[t] + g * kGroup + kGroup / 2, kGroup);
       }
       for (int r = 0; r < R; ++r) {
         const uint8_t* at = bytes + r * w.weight_stride + g * (kGroup / 2);
@@ -213,6 +232,10 @@ inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const in
         for (int t = 0; t < T; ++t) {
           Int16 product = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low, even[t]);
           product = _mm512_dpbusd_epi32(product, high, odd[t]);
+          if (kRest) {
+            product = _mm512_dpbusd_epi32(_mm512_slli_epi32(product, kRestBits), low, rest_even[t]);
+            product = _mm512_dpbusd_epi32(product, high, rest_odd[t]);
+          }
           sum[r][t] = mul_add(_mm512_cvtepi32_ps(product), _mm512_permutexvar_ps(pair, factor[r][t]), sum[r][t]);
         }
       }
@@ -227,19 +250,26 @@ inline void gemv_rows(const WeightRows& w, int row, const QuantRows& x, const in
   }
 }
 
-template <int T>
+template <int T, bool kRest>
 inline void gemv_tokens(const WeightRows& w, const QuantRows& x, const int32_t* index, float* y, int64_t y_stride) {
   constexpr int kRowsAtOnce = 8;
   int r = 0;
-  for (; r + kRowsAtOnce <= w.rows; r += kRowsAtOnce) gemv_rows<kRowsAtOnce, T>(w, r, x, index, y, y_stride);
-  for (; r < w.rows; ++r) gemv_rows<1, T>(w, r, x, index, y, y_stride);
+  for (; r + kRowsAtOnce <= w.rows; r += kRowsAtOnce) gemv_rows<kRowsAtOnce, T, kRest>(w, r, x, index, y, y_stride);
+  for (; r < w.rows; ++r) gemv_rows<1, T, kRest>(w, r, x, index, y, y_stride);
+}
+
+template <bool kRest>
+inline void gemv_all(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
+                     int64_t y_stride) {
+  int t = 0;
+  for (; t + 2 <= count; t += 2) gemv_tokens<2, kRest>(w, x, index + t, y + t * y_stride, y_stride);
+  if (t < count) gemv_tokens<1, kRest>(w, x, index + t, y + t * y_stride, y_stride);
 }
 
 void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
                   int64_t y_stride) noexcept {
-  int t = 0;
-  for (; t + 2 <= count; t += 2) gemv_tokens<2>(w, x, index + t, y + t * y_stride, y_stride);
-  if (t < count) gemv_tokens<1>(w, x, index + t, y + t * y_stride, y_stride);
+  x.rest == nullptr ? gemv_all<false>(w, x, index, count, y, y_stride)
+                    : gemv_all<true>(w, x, index, count, y, y_stride);
 }
 
 // ---- tiles of 32 rows by 8 groups
@@ -331,17 +361,35 @@ void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
   expand_full(Padded(w).all(w.groups), tile);
 }
 
-// 32 rows × T tokens. Lane r of a vector belongs to row r: every quad of codes meets one broadcast quad of activations.
-// A group's sum of 64 products is exact in int32.
+// acc[t][i] += the products of group g of 32 rows and T tokens. Lane r of a vector belongs to row r: every quad of
+// codes meets one broadcast quad of activations.
 template <int T>
+inline void add_products(const WeightTile& tile, int g, const int8_t* const* codes, Int16 (*acc)[2]) {
+  // Rolled, the compiler copies every accumulator in each step.
+#pragma GCC unroll 16
+  for (int d = 0; d < 16; ++d) {
+    const Int16 w0 = _mm512_load_si512(tile.codes[2 * g][d]), w1 = _mm512_load_si512(tile.codes[2 * g + 1][d]);
+    for (int t = 0; t < T; ++t) {
+      int32_t four;
+      __builtin_memcpy(&four, codes[t] + g * kGroup + 4 * d, 4);
+      const Int16 a = _mm512_set1_epi32(four);
+      acc[t][0] = _mm512_dpbusd_epi32(acc[t][0], w0, a);
+      acc[t][1] = _mm512_dpbusd_epi32(acc[t][1], w1, a);
+    }
+  }
+}
+
+// 32 rows × T tokens. A group's sum of 64 products is exact in int32, of two planes, too.
+template <int T, bool kRest>
 inline void tile_block(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
                        const int32_t* index, bool first, float* y, int64_t y_stride, Ahead& ahead) {
   const __mmask16 lanes[2] = {first_lanes(rows), first_lanes(rows - kBlockRows)};
-  const int8_t* codes[T];
+  const int8_t *codes[T], *rest[T];
   const float *scales[T], *sums[T];
   Vec out[T][2];
   for (int t = 0; t < T; ++t) {
     codes[t] = x.codes + index[t] * x.code_stride + int64_t{first_group} * kGroup;
+    rest[t] = kRest ? x.rest + (codes[t] - x.codes) : nullptr;
     scales[t] = x.scales + index[t] * x.group_stride + first_group;
     sums[t] = x.sums + index[t] * x.group_stride + first_group;
     for (int i = 0; i < 2; ++i) {
@@ -350,17 +398,12 @@ inline void tile_block(const WeightTile& tile, int rows, int groups, const Quant
   }
   for (int g = 0; g < groups; ++g) {
     Int16 acc[T][2] = {};
-    // Rolled, the compiler copies every accumulator in each step.
-#pragma GCC unroll 16
-    for (int d = 0; d < 16; ++d) {
-      const Int16 w0 = _mm512_load_si512(tile.codes[2 * g][d]), w1 = _mm512_load_si512(tile.codes[2 * g + 1][d]);
+    add_products<T>(tile, g, codes, acc);
+    if (kRest) {
       for (int t = 0; t < T; ++t) {
-        int32_t four;
-        __builtin_memcpy(&four, codes[t] + g * kGroup + 4 * d, 4);
-        const Int16 a = _mm512_set1_epi32(four);
-        acc[t][0] = _mm512_dpbusd_epi32(acc[t][0], w0, a);
-        acc[t][1] = _mm512_dpbusd_epi32(acc[t][1], w1, a);
+        for (int i = 0; i < 2; ++i) acc[t][i] = _mm512_slli_epi32(acc[t][i], kRestBits);
       }
+      add_products<T>(tile, g, rest, acc);
     }
     ahead.step();
     for (int t = 0; t < T; ++t) {
@@ -380,16 +423,19 @@ inline void tile_block(const WeightTile& tile, int rows, int groups, const Quant
 using TileBlock = void (*)(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
                            const int32_t* index, bool first, float* y, int64_t y_stride, Ahead& ahead);
 constexpr int kMostTokens = 8;
-constexpr TileBlock kTileBlockOf[kMostTokens] = {tile_block<1>, tile_block<2>, tile_block<3>, tile_block<4>,
-                                                 tile_block<5>, tile_block<6>, tile_block<7>, tile_block<8>};
+template <bool kRest>
+constexpr TileBlock kTileBlockOf[kMostTokens] = {tile_block<1, kRest>, tile_block<2, kRest>, tile_block<3, kRest>,
+                                                 tile_block<4, kRest>, tile_block<5, kRest>, tile_block<6, kRest>,
+                                                 tile_block<7, kRest>, tile_block<8, kRest>};
 
 // Blocks as equal as possible: 9 tokens as 5 + 4, since few tokens leave the chains of sums waiting.
 void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
                   const int32_t* index, int count, bool first, float* y, int64_t y_stride) noexcept {
   int blocks = (count + kMostTokens - 1) / kMostTokens;
+  const TileBlock* const block_of = x.rest == nullptr ? kTileBlockOf<false> : kTileBlockOf<true>;
   for (Ahead ahead(tile.next, blocks * groups); blocks > 0; --blocks) {
     const int tokens = count / blocks;
-    kTileBlockOf[tokens - 1](tile, rows, groups, x, first_group, index, first, y, y_stride, ahead);
+    block_of[tokens - 1](tile, rows, groups, x, first_group, index, first, y, y_stride, ahead);
     index += tokens;
     y += tokens * y_stride;
     count -= tokens;

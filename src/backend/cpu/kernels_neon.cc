@@ -22,8 +22,18 @@ constexpr int kGroup = 64;
 
 // ---- activations
 
-void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept {
-  for (int g = 0; g < n / kGroup; ++g, x += kGroup, codes += kGroup) {
+// Eight vectors of 4, elements of one parity → 32 bytes. Their values fit int8.
+inline void store_half(const int32x4_t* v, int8_t* codes) {
+  for (int i = 0; i < 2; ++i) {
+    const int16x8_t low = vcombine_s16(vmovn_s32(v[4 * i]), vmovn_s32(v[4 * i + 1]));
+    const int16x8_t high = vcombine_s16(vmovn_s32(v[4 * i + 2]), vmovn_s32(v[4 * i + 3]));
+    vst1q_s8(codes + 16 * i, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
+  }
+}
+
+void quantize(const float* x, int n, int8_t* codes, int8_t* rest, float* scales, float* sums) noexcept {
+  const float steps = rest == nullptr ? 127 : 127 << kRestBits;
+  for (int g = 0; g < n / kGroup; ++g, x += kGroup) {
     float32x4x2_t v[8];  // even elements, odd elements
     Vec top = set(0.0f);
     for (int i = 0; i < 8; ++i) {
@@ -32,49 +42,36 @@ void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) 
     }
     const float largest = vmaxvq_f32(top);
     const bool zero = !(largest >= kQuantZero);
-    const float inverse = zero ? 0 : 127 / largest;
+    const float inverse = zero ? 0 : steps / largest;
     int32x4_t total = vdupq_n_s32(0);
     for (int odd = 0; odd < 2; ++odd) {
-      int16x8_t half[4];
-      for (int i = 0; i < 4; ++i) {
-        const int32x4_t a = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i].val[odd], inverse));
-        const int32x4_t b = vcvtnq_s32_f32(vmulq_n_f32(v[2 * i + 1].val[odd], inverse));
-        total = vaddq_s32(total, vaddq_s32(a, b));
-        half[i] = vcombine_s16(vmovn_s32(a), vmovn_s32(b));
+      int32x4_t code[8];
+      for (int i = 0; i < 8; ++i) {
+        code[i] = vcvtnq_s32_f32(vmulq_n_f32(v[i].val[odd], inverse));
+        total = vaddq_s32(total, code[i]);
       }
-      for (int i = 0; i < 2; ++i) {
-        vst1q_s8(codes + 32 * odd + 16 * i, vcombine_s8(vmovn_s16(half[2 * i]), vmovn_s16(half[2 * i + 1])));
-      }
-    }
-    scales[g] = zero ? 0 : largest / 127;
-    sums[g] = scales[g] * static_cast<float>(vaddvq_s32(total));
-  }
-}
-
-void quantize_rest(const float* x, int n, const int8_t* codes, const float* scales, float* rest) noexcept {
-  for (int g = 0; g < n / kGroup; ++g, codes += kGroup) {
-    for (int i = 0; i < kGroup / 2; i += 8, x += 16, rest += 16) {
-      int16x8_t code[2];  // eight of even elements, eight of odd ones
-      for (int odd = 0; odd < 2; ++odd) code[odd] = vmovl_s8(vld1_s8(codes + 32 * odd + i));
-      for (int half = 0; half < 2; ++half) {
-        float32x4x2_t v = vld2q_f32(x + 8 * half);
-        for (int odd = 0; odd < 2; ++odd) {
-          const int16x4_t four = half == 0 ? vget_low_s16(code[odd]) : vget_high_s16(code[odd]);
-          v.val[odd] = vfmsq_n_f32(v.val[odd], vcvtq_f32_s32(vmovl_s16(four)), scales[g]);
+      const int at = g * kGroup + 32 * odd;
+      if (rest != nullptr) {
+        int32x4_t less[8];
+        for (int i = 0; i < 8; ++i) {
+          const int32x4_t all = code[i];
+          code[i] = vrshrq_n_s32(all, kRestBits);
+          less[i] = vsubq_s32(all, vshlq_n_s32(code[i], kRestBits));
         }
-        vst2q_f32(rest + 8 * half, v);
+        store_half(less, rest + at);
       }
+      store_half(code, codes + at);
     }
+    scales[g] = zero ? 0 : largest / steps;
+    sums[g] = scales[g] * static_cast<float>(vaddvq_s32(total));
   }
 }
 
 // ---- 4-bit weights, int8 activations. Codes of 0 to 15 are signed bytes, too.
 
-// Lane j of products[r][t] is the product of group g + j, j < n, of row r with token t; groups past n give 0.
+// part[r][t][j] += the products of group g + j, j < n, of row r with token t, in lanes that are still to be added.
 template <int R, int T>
-inline void four_groups(const uint8_t* const* rows, const int8_t* const* codes, int g, int n,
-                        int32x4_t (*products)[T]) {
-  int32x4_t part[R][T][4] = {};
+inline void add_groups(const uint8_t* const* rows, const int8_t* const* codes, int g, int n, int32x4_t (*part)[T][4]) {
   for (int j = 0; j < n; ++j) {
     int8x16_t a[T][4];
     for (int t = 0; t < T; ++t) {
@@ -92,6 +89,22 @@ inline void four_groups(const uint8_t* const* rows, const int8_t* const* codes, 
       }
     }
   }
+}
+
+// Lane j of products[r][t] is the product of group g + j, j < n, of row r with token t; groups past n give 0.
+template <int R, int T, bool kRest>
+inline void four_groups(const uint8_t* const* rows, const int8_t* const* codes, const int8_t* const* rest, int g, int n,
+                        int32x4_t (*products)[T]) {
+  int32x4_t part[R][T][4] = {};
+  add_groups<R, T>(rows, codes, g, n, part);
+  if (kRest) {
+    for (auto& row : part) {
+      for (auto& token : row) {
+        for (int32x4_t& p : token) p = vshlq_n_s32(p, kRestBits);
+      }
+    }
+    add_groups<R, T>(rows, rest, g, n, part);
+  }
   for (int r = 0; r < R; ++r) {
     for (int t = 0; t < T; ++t) {
       const int32x4_t* p = part[r][t];
@@ -101,7 +114,7 @@ inline void four_groups(const uint8_t* const* rows, const int8_t* const* codes, 
 }
 
 // R rows from `row` on and T tokens.
-template <int R, int T>
+template <int R, int T, bool kRest>
 inline void gemv_block(const WeightRows& w, int row, const QuantRows& x, const int32_t* index, float* y,
                        int64_t y_stride) {
   const uint8_t *rows[R], *scales[R], *biases[R];
@@ -110,18 +123,19 @@ inline void gemv_block(const WeightRows& w, int row, const QuantRows& x, const i
     scales[r] = w.scales + (row + r) * w.group_stride;
     biases[r] = w.biases + (row + r) * w.group_stride;
   }
-  const int8_t* codes[T];
+  const int8_t *codes[T], *rest[T];
   const float *steps[T], *sums[T];
   for (int t = 0; t < T; ++t) {
     codes[t] = x.codes + index[t] * x.code_stride;
+    rest[t] = kRest ? x.rest + index[t] * x.code_stride : nullptr;
     steps[t] = x.scales + index[t] * x.group_stride;
     sums[t] = x.sums + index[t] * x.group_stride;
   }
   Vec sum[R][T] = {};
   // Four groups with their scales; `floats` and `bf16s` load them.
-  const auto add_groups = [&](int g, int n, auto floats, auto bf16s) {
+  const auto scale_groups = [&](int g, int n, auto floats, auto bf16s) {
     int32x4_t products[R][T];
-    four_groups<R, T>(rows, codes, g, n, products);
+    four_groups<R, T, kRest>(rows, codes, rest, g, n, products);
     for (int t = 0; t < T; ++t) {
       const Vec step = floats(steps[t] + g), total = floats(sums[t] + g);
       for (int r = 0; r < R; ++r) {
@@ -132,9 +146,9 @@ inline void gemv_block(const WeightRows& w, int row, const QuantRows& x, const i
     }
   };
   int g = 0;
-  for (; g + 4 <= w.groups; g += 4) add_groups(g, 4, load, load_bf16);
+  for (; g + 4 <= w.groups; g += 4) scale_groups(g, 4, load, load_bf16);
   if (const int n = w.groups - g; n > 0) {
-    add_groups(
+    scale_groups(
         g, n, [n](const float* p) { return load_first(p, n); },
         [n](const uint8_t* p) { return load_bf16_first(p, n); });
   }
@@ -143,18 +157,25 @@ inline void gemv_block(const WeightRows& w, int row, const QuantRows& x, const i
   }
 }
 
-template <int T>
+template <int T, bool kRest>
 inline void gemv_tokens(const WeightRows& w, const QuantRows& x, const int32_t* index, float* y, int64_t y_stride) {
   int r = 0;
-  for (; r + 2 <= w.rows; r += 2) gemv_block<2, T>(w, r, x, index, y, y_stride);
-  if (r < w.rows) gemv_block<1, T>(w, r, x, index, y, y_stride);
+  for (; r + 2 <= w.rows; r += 2) gemv_block<2, T, kRest>(w, r, x, index, y, y_stride);
+  if (r < w.rows) gemv_block<1, T, kRest>(w, r, x, index, y, y_stride);
+}
+
+template <bool kRest>
+inline void gemv_all(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
+                     int64_t y_stride) {
+  int t = 0;
+  for (; t + 2 <= count; t += 2) gemv_tokens<2, kRest>(w, x, index + t, y + t * y_stride, y_stride);
+  if (t < count) gemv_tokens<1, kRest>(w, x, index + t, y + t * y_stride, y_stride);
 }
 
 void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
                   int64_t y_stride) noexcept {
-  int t = 0;
-  for (; t + 2 <= count; t += 2) gemv_tokens<2>(w, x, index + t, y + t * y_stride, y_stride);
-  if (t < count) gemv_tokens<1>(w, x, index + t, y + t * y_stride, y_stride);
+  x.rest == nullptr ? gemv_all<false>(w, x, index, count, y, y_stride)
+                    : gemv_all<true>(w, x, index, count, y, y_stride);
 }
 
 // A block is [quad][row][4], as WeightTile says.
@@ -177,10 +198,13 @@ inline void expand_block(const uint8_t* const* rows, int64_t at, uint8_t* codes)
 
 // Every four rows of a quad of codes meet one quad of activations, a lane of theirs.
 template <int T>
-inline void multiply_block(const uint8_t* codes, const int8_t* const* x, int32x4_t (*sums)[kBlockRows / 4]) {
-  for (int t = 0; t < T; ++t) {
-    for (int i = 0; i < 4; ++i) sums[t][i] = vdupq_n_s32(0);
-  }
+struct Products {
+  int32x4_t sums[T][kBlockRows / 4] = {};
+  int32x4_t of(int t, int i) const { return sums[t][i]; }
+};
+template <int T>
+inline void add_products(const uint8_t* codes, const int8_t* const* x, Products<T>* products) {
+  auto& sums = products->sums;
   for (int c = 0; c < kGroup; c += 16, codes += 16 * kBlockRows) {
     int8x16_t a[T];
     for (int t = 0; t < T; ++t) a[t] = vld1q_s8(x[t] + c);
@@ -294,7 +318,6 @@ const KernelTable kNeonKernels = {
     .rope = rope,
     .to_bf16 = to_bf16,
     .quantize = quantize,
-    .quantize_rest = quantize_rest,
     .gemv_bf16 = gemv<Bf16Row>,
     .gemv_q8 = gemv<Q8Row>,
     .gemv_q4 = gemv<Q4Row>,

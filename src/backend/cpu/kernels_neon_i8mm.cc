@@ -42,9 +42,18 @@ inline void expand_block(const uint8_t* const* rows, int64_t at, uint8_t* codes)
 
 // Tokens in pairs, too; a token alone is its own partner.
 template <int T>
-inline void multiply_block(const uint8_t* codes, const int8_t* const* x, int32x4_t (*sums)[kBlockRows / 4]) {
+struct Products {
+  int32x4_t sums[(T + 1) / 2][kRowPairs] = {};  // [token][row] of a pair each
+  int32x4_t of(int t, int i) const {
+    const int64x2_t one = vreinterpretq_s64_s32(sums[t / 2][2 * i]);
+    const int64x2_t other = vreinterpretq_s64_s32(sums[t / 2][2 * i + 1]);
+    return vreinterpretq_s32_s64(t % 2 == 0 ? vzip1q_s64(one, other) : vzip2q_s64(one, other));
+  }
+};
+template <int T>
+inline void add_products(const uint8_t* codes, const int8_t* const* x, Products<T>* products) {
   constexpr int kTokenPairs = (T + 1) / 2;
-  int32x4_t square[kTokenPairs][kRowPairs] = {};  // [token][row] of a pair each
+  auto& square = products->sums;
   // Unrolled, the compiler mixes the steps and spills.
 #pragma GCC unroll 1
   for (int c = 0; c < kGroup; c += 16) {
@@ -60,13 +69,6 @@ inline void multiply_block(const uint8_t* codes, const int8_t* const* x, int32x4
         const int8x16_t w = vreinterpretq_s8_u8(vld1q_u8(codes));
         for (int u = 0; u < kTokenPairs; ++u) square[u][p] = vmmlaq_s32(square[u][p], a[i][u], w);
       }
-    }
-  }
-  for (int t = 0; t < T; ++t) {
-    for (int i = 0; i < kBlockRows / 4; ++i) {
-      const int64x2_t one = vreinterpretq_s64_s32(square[t / 2][2 * i]);
-      const int64x2_t other = vreinterpretq_s64_s32(square[t / 2][2 * i + 1]);
-      sums[t][i] = vreinterpretq_s32_s64(t % 2 == 0 ? vzip1q_s64(one, other) : vzip2q_s64(one, other));
     }
   }
 }

@@ -78,27 +78,28 @@ void narrow(const float* x, int n, uint16_t* y) noexcept {
   for (int i = 0; i < n; ++i) y[i] = calla::to_bf16(x[i]).bits;
 }
 
-void quantize(const float* x, int n, int8_t* codes, float* scales, float* sums) noexcept {
-  for (int g = 0; g < n / kGroup; ++g, x += kGroup, codes += kGroup) {
+void quantize(const float* x, int n, int8_t* codes, int8_t* rest, float* scales, float* sums) noexcept {
+  const float most = rest == nullptr ? 127 : 127 << kRestBits;
+  for (int g = 0; g < n / kGroup; ++g, x += kGroup) {
     float top = 0;
     for (int i = 0; i < kGroup; ++i) top = std::max(top, std::abs(x[i]));
     const bool zero = !(top >= kQuantZero);
-    const float scale = zero ? 0 : top / 127, inverse = zero ? 0 : 127 / top;
+    const float scale = zero ? 0 : top / most, inverse = zero ? 0 : most / top;
     int sum = 0;
     for (int i = 0; i < kGroup; ++i) {
-      const int code = zero ? 0 : static_cast<int>(std::nearbyint(x[i] * inverse));
-      codes[i / 2 + i % 2 * (kGroup / 2)] = static_cast<int8_t>(code);
-      sum += code;
+      const int steps = zero ? 0 : static_cast<int>(std::nearbyint(x[i] * inverse));
+      const int at = g * kGroup + i / 2 + i % 2 * (kGroup / 2);
+      if (rest == nullptr) {
+        codes[at] = static_cast<int8_t>(steps);
+      } else {
+        const int code = (steps + (1 << (kRestBits - 1))) >> kRestBits;
+        codes[at] = static_cast<int8_t>(code);
+        rest[at] = static_cast<int8_t>(steps - (code << kRestBits));
+      }
+      sum += steps;
     }
     scales[g] = scale;
     sums[g] = scale * static_cast<float>(sum);
-  }
-}
-
-void quantize_rest(const float* x, int n, const int8_t* codes, const float* scales, float* rest) noexcept {
-  for (int c = 0; c < n; ++c) {
-    const int g = c / kGroup, at = c % kGroup;
-    rest[c] = x[c] - scales[g] * static_cast<float>(codes[g * kGroup + at / 2 + at % 2 * (kGroup / 2)]);
   }
 }
 
@@ -157,10 +158,15 @@ void dots(const float* w, int rows, const float* x, int64_t x_stride, const int3
   }
 }
 
+// The integer that stands for element `at` of the codes.
+int steps_at(const QuantRows& x, int64_t at) {
+  return x.rest == nullptr ? x.codes[at] : (x.codes[at] << kRestBits) + x.rest[at];
+}
+
 void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index, int count, float* y,
                   int64_t y_stride) noexcept {
   for (int t = 0; t < count; ++t) {
-    const int8_t* a = x.codes + index[t] * x.code_stride;
+    const int64_t a = index[t] * x.code_stride;
     for (int r = 0; r < w.rows; ++r) {
       const uint8_t* row = w.weight + r * w.weight_stride;
       double sum = 0;
@@ -168,7 +174,8 @@ void gemv_q4_int8(const WeightRows& w, const QuantRows& x, const int32_t* index,
         int dot = 0;
         for (int i = 0; i < kGroup / 2; ++i) {
           const int byte = row[g * (kGroup / 2) + i];
-          dot += (byte & 15) * a[g * kGroup + i] + (byte >> 4) * a[g * kGroup + kGroup / 2 + i];
+          dot += (byte & 15) * steps_at(x, a + g * kGroup + i) +
+                 (byte >> 4) * steps_at(x, a + g * kGroup + kGroup / 2 + i);
         }
         const int64_t at = index[t] * x.group_stride + g;
         sum += double{load_bf16(w.scales + r * w.group_stride, g)} * x.scales[at] * dot +
@@ -200,9 +207,9 @@ void tile_product(const WeightTile& tile, int rows, int groups, const QuantRows&
     for (int r = 0; r < rows; ++r) {
       double sum = 0;
       for (int g = 0; g < groups; ++g) {
-        const int8_t* a = x.codes + index[t] * x.code_stride + (first_group + g) * kGroup;
+        const int64_t a = index[t] * x.code_stride + (first_group + g) * kGroup;
         int dot = 0;
-        for (int b = 0; b < kGroup; ++b) dot += tile.codes[g][b / 4][r][b % 4] * a[b];
+        for (int b = 0; b < kGroup; ++b) dot += tile.codes[g][b / 4][r][b % 4] * steps_at(x, a + b);
         const int64_t at = index[t] * x.group_stride + first_group + g;
         sum += double{tile.scales[g][r]} * x.scales[at] * dot + double{tile.biases[g][r]} * x.sums[at];
       }
@@ -305,7 +312,6 @@ const KernelTable kScalarKernels = {
     .rope = rope,
     .to_bf16 = narrow,
     .quantize = quantize,
-    .quantize_rest = quantize_rest,
     .gemv_bf16 = gemv<Format::kBf16>,
     .gemv_q8 = gemv<Format::kQ8>,
     .gemv_q4 = gemv<Format::kQ4>,

@@ -54,17 +54,31 @@ CpuOps::Plan::Plan(const ModelConfig& c, int max_rows)
       widest(std::max({c.hidden, c.heads * kHeadDim, c.v_heads * kGdnDim, c.expert_width, c.shared_width})),
       inner_width(std::max(c.expert_width, c.shared_width)),
       slots(max_rows * (c.top_k + 1)),
-      code_rows(kPlanes * max_rows),
-      code_slots(code_rows * (c.top_k + 1)),
       query_lanes(round_up(std::max(kTaskLanes, c.kv_heads > 0 ? c.heads / c.kv_heads : 1), kStripLanes)) {}
+
+// A buffer of `size` elements, or codes of so many with what belongs to them.
+template <class T>
+void CpuOps::allocate(T& buffer, size_t size) {
+  if constexpr (std::is_same_v<T, Codes>) {
+    buffer = {Buffer<int8_t>(size), Buffer<int8_t>(size), Buffer<float>(size / kGroup), Buffer<float>(size / kGroup)};
+  } else {
+    buffer = T(size);
+  }
+}
+template <class T>
+size_t CpuOps::bytes_of(size_t size) {
+  if constexpr (std::is_same_v<T, Codes>) {
+    return 2 * size + 2 * sizeof(float) * size / kGroup;
+  } else {
+    return sizeof(*std::declval<T>().data()) * size;
+  }
+}
 
 template <class F>
 void CpuOps::for_buffers(const Plan& p, F f) {
   const size_t rows = p.rows, slots = p.slots;
   f(&CpuOps::every_row_, slots);
-  f(&CpuOps::codes_, size_t(p.code_rows) * p.widest);
-  f(&CpuOps::code_scales_, size_t(p.code_rows) * p.widest / kGroup);
-  f(&CpuOps::code_sums_, size_t(p.code_rows) * p.widest / kGroup);
+  f(&CpuOps::codes_, rows * p.widest);
   f(&CpuOps::first_slot_, size_t(p.experts) + 2);
   f(&CpuOps::slot_token_, slots);
   f(&CpuOps::slot_weight_, slots);
@@ -73,9 +87,7 @@ void CpuOps::for_buffers(const Plan& p, F f) {
   f(&CpuOps::router_logits_, rows * p.experts);
   f(&CpuOps::shared_logits_, rows);
   f(&CpuOps::inner_, slots * p.inner_width);
-  f(&CpuOps::inner_codes_, size_t(p.code_slots) * p.inner_width);
-  f(&CpuOps::inner_scales_, size_t(p.code_slots) * p.inner_width / kGroup);
-  f(&CpuOps::inner_sums_, size_t(p.code_slots) * p.inner_width / kGroup);
+  f(&CpuOps::inner_codes_, slots * p.inner_width);
   f(&CpuOps::frequency_, size_t{kRotary / 2});
   f(&CpuOps::angle_position_, rows);
   f(&CpuOps::cos_, rows * kRotary / 2);
@@ -112,10 +124,10 @@ void CpuOps::for_local_buffers(const Plan& p, F f) {
 
 CpuOps::CpuOps(const ModelConfig& config, Pool& pool, const KernelTable& kernels, int max_rows)
     : config_(config), plan_(config, max_rows), pool_(pool), kernel_(kernels) {
-  for_buffers(plan_, [&]<class T>(Buffer<T> CpuOps::*member, size_t size) { this->*member = Buffer<T>(size); });
+  for_buffers(plan_, [&]<class T>(T CpuOps::*member, size_t size) { allocate(this->*member, size); });
   local_.resize(pool.threads());
   for (Local& local : local_) {
-    for_local_buffers(plan_, [&]<class T>(Buffer<T> Local::*member, size_t size) { local.*member = Buffer<T>(size); });
+    for_local_buffers(plan_, [&]<class T>(T Local::*member, size_t size) { allocate(local.*member, size); });
   }
   std::iota(every_row_.begin(), every_row_.end(), 0);
   std::fill(angle_position_.begin(), angle_position_.end(), -1);
@@ -127,8 +139,8 @@ CpuOps::CpuOps(const ModelConfig& config, Pool& pool, const KernelTable& kernels
 size_t CpuOps::scratch_bytes(const ModelConfig& config, int threads, int max_rows) {
   const Plan plan(config, max_rows);
   size_t shared = 0, local = 0;
-  for_buffers(plan, [&]<class T>(Buffer<T> CpuOps::*, size_t size) { shared += sizeof(T) * size; });
-  for_local_buffers(plan, [&]<class T>(Buffer<T> Local::*, size_t size) { local += sizeof(T) * size; });
+  for_buffers(plan, [&]<class T>(T CpuOps::*, size_t size) { shared += bytes_of<T>(size); });
+  for_local_buffers(plan, [&]<class T>(T Local::*, size_t size) { local += bytes_of<T>(size); });
   return shared + threads * local;
 }
 
@@ -164,53 +176,26 @@ void CpuOps::gated_rmsnorm(Matrix o, Matrix z, Vec gamma, Matrix y) {
   });
 }
 
-// `rows` rows of `cols` codes a plane, one plane after the other.
-CpuOps::Input CpuOps::planes_in(Mat<const float> x, int count, int8_t* codes, float* scales, float* sums) {
-  const int groups = x.cols / kGroup;
-  Input in{x, {}, count};
-  for (int p = 0; p < count; ++p) {
-    const size_t at = size_t(p) * x.rows;
-    in.planes[p] = {codes + at * x.cols, scales + at * groups, sums + at * groups, x.cols, groups};
-  }
-  return in;
+// Room in `to` for the rows of x.
+CpuOps::Input CpuOps::input_in(Codes& to, Mat<const float> x, int planes) {
+  return {x,
+          {to.codes.data(), planes == 2 ? to.rest.data() : nullptr, to.scales.data(), to.sums.data(), x.cols,
+           x.cols / kGroup}};
 }
 
-// Quantises n values of a row, from `group` on, to every plane: each takes what the one before left over.
+// Quantises n values of a row, from `group` on.
 void CpuOps::quantize(const float* x, int n, const Input& in, int row, int group) const {
-  float rest[kGroup];
-  for (int g = group; g < group + n / kGroup; ++g, x += kGroup) {
-    const float* values = x;
-    for (int p = 0; p < in.plane_count; ++p) {
-      const QuantRows& plane = in.planes[p];
-      int8_t* codes = plane.codes + row * plane.code_stride + int64_t{g} * kGroup;
-      float* scale = plane.scales + row * plane.group_stride + g;
-      kernel_.quantize(values, kGroup, codes, scale, plane.sums + row * plane.group_stride + g);
-      if (p + 1 == in.plane_count) break;
-      kernel_.quantize_rest(values, kGroup, codes, scale, rest);
-      values = rest;
-    }
-  }
+  const QuantRows& q = in.quant;
+  const int64_t code = row * q.code_stride + int64_t{group} * kGroup, at = row * q.group_stride + group;
+  kernel_.quantize(x, n, q.codes + code, q.rest == nullptr ? nullptr : q.rest + code, q.scales + at, q.sums + at);
 }
 
 // The rows of x as int8, in codes_ until the next call.
 CpuOps::Input CpuOps::quantized(Mat<const float> x, int planes) {
   CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
-  const Input in = planes_in(x, planes, codes_.data(), code_scales_.data(), code_sums_.data());
-  for_rows(x.rows, in.plane_count * x.cols, [&](int i) { quantize(x.row(i), x.cols, in, i, 0); });
+  const Input in = input_in(codes_, x, planes);
+  for_rows(x.rows, planes * x.cols, [&](int i) { quantize(x.row(i), x.cols, in, i, 0); });
   return in;
-}
-
-// Both planes of a token go through the kernel as two tokens, so that the weights are read and unpacked once.
-void CpuOps::gemv_int8(const WeightRows& w, const Input& in, const int32_t* index, int count, float* y,
-                       int64_t y_stride) const {
-  const QuantRows& plane = in.planes[0];
-  if (in.plane_count == 1) return kernel_.gemv_q4_int8(w, plane, index, count, y, y_stride);
-  float parts[2][kRowBlock];
-  for (int t = 0; t < count; ++t) {
-    const int32_t both[2] = {index[t], index[t] + in.x.rows};
-    kernel_.gemv_q4_int8(w, plane, both, 2, parts[0], kRowBlock);
-    for (int r = 0; r < w.rows; ++r) y[t * y_stride + r] = parts[0][r] + parts[1][r];
-  }
 }
 
 void CpuOps::product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index,
@@ -220,7 +205,7 @@ void CpuOps::product(const Linear& w, int row, int rows, Product route, const In
     case Product::kGemvF32:
       return gemv_of(kernel_, w.format)(all, in.x.data, in.x.stride, index, count, y, y_stride);
     case Product::kGemvInt8:
-      return gemv_int8(all, in, index, count, y, y_stride);
+      return kernel_.gemv_q4_int8(all, in.quant, index, count, y, y_stride);
     case Product::kDotsF32:
       for (int r = 0; r < rows; r += kDotBlock) {
         const int block = std::min(kDotBlock, rows - r);
@@ -244,10 +229,7 @@ void CpuOps::product(const Linear& w, int row, int rows, Product route, const In
                       : then != nullptr            ? tile_at(rows_of(*then, row, rows), 0, 0, kernel_)
                                                    : WeightRows{};
           kernel_.expand_tile(part, &tile);
-          for (int p = 0; p < in.plane_count; ++p) {
-            kernel_.tile_product(tile, part.rows, part.groups, in.planes[p], g, index, count, g + p == 0, y + r,
-                                 y_stride);
-          }
+          kernel_.tile_product(tile, part.rows, part.groups, in.quant, g, index, count, g == 0, y + r, y_stride);
         }
       }
       return;
@@ -272,7 +254,7 @@ void CpuOps::project(Matrix x, std::initializer_list<const Linear*> w, std::init
     ++count;
   }
   CHECK(x.rows <= plan_.rows && x.cols <= plan_.widest, "a product's input exceeds the scratch");
-  const Input in = int8 ? quantized(x, kPlanes) : Input{x};
+  const Input in = int8 ? quantized(x, 2) : Input{x};
   pool_.run_on(tasks, [&](int task, int thread) {
     int i = count - 1;
     while (task < pieces[i].first_task) --i;

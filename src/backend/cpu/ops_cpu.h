@@ -61,11 +61,10 @@ class CpuOps {
     int experts;
     int top_k;
     int kv_heads;
-    int widest;                 // columns of the widest input of a product
-    int inner_width;            // columns of an expert's inner activations, routed or shared
-    int slots;                  // (token, expert) pairs of a pass, the shared expert included
-    int code_rows, code_slots;  // rows of int8 codes, all planes
-    int query_lanes;            // query rows of one attention task, padded to whole strips
+    int widest;       // columns of the widest input of a product
+    int inner_width;  // columns of an expert's inner activations, routed or shared
+    int slots;        // (token, expert) pairs of a pass, the shared expert included
+    int query_lanes;  // query rows of one attention task, padded to whole strips
   };
 
   // Scratch of one thread.
@@ -84,11 +83,15 @@ class CpuOps {
     Buffer<int32_t> visible;
   };
 
-  // Input of a product: f32 rows and, where a route wants them, the same rows as int8: x ≈ Σ of the planes.
+  // Rows as int8, in memory that the next pass uses again.
+  struct Codes {
+    Buffer<int8_t> codes, rest;
+    Buffer<float> scales, sums;
+  };
+  // Input of a product: f32 rows and, where a route wants them, the same rows as int8.
   struct Input {
     Mat<const float> x;
-    QuantRows planes[kPlanes];
-    int plane_count = 0;
+    QuantRows quant{};
   };
   // One of the matrices of project().
   struct Piece {
@@ -122,20 +125,21 @@ class CpuOps {
   static void for_buffers(const Plan& p, F f);
   template <class F>
   static void for_local_buffers(const Plan& p, F f);
+  template <class T>
+  static void allocate(T& buffer, size_t size);
+  template <class T>
+  static size_t bytes_of(size_t size);
 
   template <class F>
   void for_rows(int rows, int work_per_row, const F& f);
-  static Input planes_in(Mat<const float> x, int count, int8_t* codes, float* scales, float* sums);
+  static Input input_in(Codes& to, Mat<const float> x, int planes);
   Input quantized(Mat<const float> x, int planes);
-  Input inner_input(int rows) const;
+  Input inner_input(int rows);
   void quantize(const float* x, int n, const Input& in, int row, int group) const;
   // y[t·y_stride + r] = row (row + r) of w times input row index[t], for r in [0, rows) and t in [0, count). `then`:
   // the matrix whose same rows this thread takes next, if that is known.
   void product(const Linear& w, int row, int rows, Product route, const Input& in, const int32_t* index, int count,
                float* y, int64_t y_stride, Local& local, const Linear* then = nullptr) const;
-
-  void gemv_int8(const WeightRows& w, const Input& in, const int32_t* index, int count, float* y,
-                 int64_t y_stride) const;
 
   void route_tokens(Matrix x, const Moe& w);
   void choose_experts(int row, int top_k);
@@ -168,8 +172,7 @@ class CpuOps {
   std::vector<Local> local_;  // per thread
 
   Buffer<int32_t> every_row_;  // 0, 1, 2, …
-  Buffer<int8_t> codes_;       // the input of a product as QuantRows
-  Buffer<float> code_scales_, code_sums_;
+  Codes codes_;                // the input of a product
 
   // Experts. Slots of expert e are [first_slot_[e], first_slot_[e+1]), ascending by token; the shared expert comes
   // last, with all tokens.
@@ -179,8 +182,7 @@ class CpuOps {
   Buffer<float> chosen_weight_, router_logits_, shared_logits_;
   std::vector<ExpertTask> expert_tasks_;
   Buffer<float> inner_;  // [slots][inner_width]
-  Buffer<int8_t> inner_codes_;
-  Buffer<float> inner_scales_, inner_sums_;
+  Codes inner_codes_;
 
   Buffer<double> frequency_;        // theta^(−2j/64)
   Buffer<int32_t> angle_position_;  // the position whose angles a row of cos_ and sin_ holds; −1: none

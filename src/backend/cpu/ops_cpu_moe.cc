@@ -100,9 +100,9 @@ void CpuOps::plan_experts(int rows, int top_k) {
 }
 
 // The inner activations of every slot of a pass.
-CpuOps::Input CpuOps::inner_input(int rows) const {
+CpuOps::Input CpuOps::inner_input(int rows) {
   const Mat<const float> x(inner_.data(), rows * (config_.top_k + 1), plan_.inner_width);
-  return planes_in(x, kPlanes, inner_codes_.data(), inner_scales_.data(), inner_sums_.data());
+  return input_in(inner_codes_, x, 2);
 }
 
 // inner = silu(gate·x) ⊙ up·x for one group of 64 of an expert's inner width, quantised at once where the down product

@@ -38,7 +38,6 @@ constexpr bool takes_int8(Product p) {
 // choose other experts now and then; the second holds what the first left over, and errs by 2e-5. All products
 // need two to keep to the bar of docs/numerics.md, except the experts' gate and up: they do with one in passes that are
 // bound by arithmetic, not by reading the weights.
-inline constexpr int kPlanes = 2;
 inline constexpr int kFineRows = 64;
 constexpr int gate_up_planes(int rows) {
   return rows <= kFineRows ? 2 : 1;
@@ -48,7 +47,7 @@ constexpr int gate_up_planes(int rows) {
 // threads.
 inline constexpr int kRowBlock = 64;
 // Tokens that one task takes at a time, so that their activations stay in L2 while the rows of the block pass.
-inline constexpr int kTokenBlock = 128;
+inline constexpr int kTokenBlock = 64;
 
 // Output rows of one task of the experts' down product: a token alone reads long stretches of each expert, many tokens
 // want many tasks.

@@ -132,26 +132,27 @@ TEST_P(Kernels, Bf16RoundsAsTheBaseLibraryDoes) {
 TEST_P(Kernels, QuantizeIsWithinHalfAStepAndInOrder) {
   const int groups = 5, n = groups * kGroup;
   for (const double scale : {1.0, 1e-30, 1e30, 1e-40, 0.0}) {
-    auto x = normals(random, n, scale);
-    x[70] *= 40;  // an outlier in the second group
-    Guarded<int8_t> codes(n);
-    Guarded<float> scales(groups), sums(groups);
-    k.quantize(x.data(), n, codes.data(), scales.data(), sums.data());
-    for (int g = 0; g < groups; ++g) {
-      int sum = 0;
-      for (int i = 0; i < kGroup; ++i) {
-        const int code = codes[g * kGroup + i / 2 + i % 2 * 32];
-        sum += code;
-        EXPECT_GE(code, -127);
-        EXPECT_NEAR(double{scales[g]} * code, x[g * kGroup + i], 0.5001 * scales[g] + 1e-36);
+    for (const bool two : {false, true}) {
+      auto x = normals(random, n, scale);
+      x[70] *= 40;  // an outlier in the second group
+      Guarded<int8_t> codes(n), rest(n);
+      Guarded<float> scales(groups), sums(groups);
+      k.quantize(x.data(), n, codes.data(), two ? rest.data() : nullptr, scales.data(), sums.data());
+      for (int g = 0; g < groups; ++g) {
+        int sum = 0, most = 0;
+        for (int i = 0; i < kGroup; ++i) {
+          const int at = g * kGroup + i / 2 + i % 2 * 32;
+          EXPECT_GE(codes[at], -127);
+          const int steps = two ? (codes[at] << kRestBits) + rest[at] : codes[at];
+          sum += steps;
+          most = std::max(most, std::abs(steps));
+          // Half a step, and what the inverse of the scale loses of the largest.
+          const double tolerance = (0.5001 + (two ? 127 << kRestBits : 127) * 2 * kUlp) * scales[g] + kQuantZero;
+          EXPECT_NEAR(double{scales[g]} * steps, x[g * kGroup + i], tolerance);
+        }
+        EXPECT_NEAR(sums[g], double{scales[g]} * sum, 2 * kUlp * std::abs(double{scales[g]} * sum));
+        EXPECT_EQ(most, scale < kQuantZero ? 0 : two ? 127 << kRestBits : 127);
       }
-      EXPECT_NEAR(sums[g], double{scales[g]} * sum, 2 * kUlp * std::abs(double{scales[g]} * sum));
-    }
-    Guarded<float> rest(n);
-    k.quantize_rest(x.data(), n, codes.data(), scales.data(), rest.data());
-    for (int c = 0; c < n; ++c) {
-      const double code = codes[c / kGroup * kGroup + c % kGroup / 2 + c % 2 * 32];
-      EXPECT_NEAR(rest[c], x[c] - scales[c / kGroup] * code, 2 * kUlp * std::abs(double{x[c]}) + 1e-44);
     }
   }
 }
@@ -218,23 +219,30 @@ TEST_P(Kernels, ProductsInF32) {
   }
 }
 
-// Quantised activations; also at the extremes of codes, where int16 sums are largest.
+// Activations in one plane and in two; also at the extremes of codes, where int16 sums are largest.
 TEST_P(Kernels, ProductsInInt8) {
-  for (const bool extreme : {false, true}) {
+  for (const int kind : {0, 1, 2, 3}) {
+    const bool extreme = kind % 2 == 1, two = kind / 2 == 1;
     for (const auto [out, in] : kShapes) {
       RandomLinear w(random, Linear::Format::kAffine4, out, in);
       if (extreme) std::ranges::fill(w.weight_bytes(), 0xff);
       const int groups = in / kGroup, count = 11;
       auto x = normals(random, size_t(count + 1) * in);
       if (extreme) std::ranges::fill(x, -3.0f);
-      const int32_t index[count] = {5, 1, 0, 3, 3, 11, 2, 10, 9, 4, 8};
-      Guarded<int8_t> codes(x.size());
-      Guarded<float> scales(x.size() / kGroup), sums(x.size() / kGroup);
-      for (int t = 0; t <= count; ++t) {
-        k.quantize(x.data() + size_t(t) * in, in, codes.data() + size_t(t) * in, scales.data() + t * groups,
-                   sums.data() + t * groups);
+      if (extreme && two) {  // the lower plane is at its extreme, −128, for all but one element of a group
+        for (size_t i = 0; i < x.size(); ++i) x[i] = i % kGroup == 0 ? 127 : 126.5f;
       }
-      const QuantRows quant = {codes.data(), scales.data(), sums.data(), in, groups};
+      const int32_t index[count] = {5, 1, 0, 3, 3, 11, 2, 10, 9, 4, 8};
+      Guarded<int8_t> codes(x.size()), rest(x.size());
+      Guarded<float> scales(x.size() / kGroup), sums(x.size() / kGroup);
+      const QuantRows quant = {codes.data(), two ? rest.data() : nullptr, scales.data(), sums.data(), in, groups};
+      for (int t = 0; t <= count; ++t) {
+        k.quantize(x.data() + size_t(t) * in, in, codes.data() + size_t(t) * in,
+                   two ? rest.data() + size_t(t) * in : nullptr, scales.data() + t * groups, sums.data() + t * groups);
+      }
+      if (extreme && two) {
+        EXPECT_EQ(rest[1], -128);
+      }
       const int64_t stride = out + 1;
       Guarded<float> y(stride * (count - 1) + out), z(stride * (count - 1) + out);
       k.gemv_q4_int8(all_rows(w.linear), quant, index, count, y.data(), stride);
@@ -258,10 +266,12 @@ TEST_P(Kernels, TokensDoNotDependOnTheirNeighbours) {
   const int out = 33, in = 640, most = 19, groups = in / kGroup;
   const RandomLinear w(random, Linear::Format::kAffine4, out, in);
   const auto x = normals(random, size_t(most) * in);
-  std::vector<int8_t> codes(x.size());
+  std::vector<int8_t> codes(x.size()), rest(x.size());
   std::vector<float> scales(x.size() / kGroup), sums(x.size() / kGroup);
-  k.quantize(x.data(), most * in, codes.data(), scales.data(), sums.data());
-  const QuantRows quant = {codes.data(), scales.data(), sums.data(), in, groups};
+  k.quantize(x.data(), most * in, codes.data(), rest.data(), scales.data(), sums.data());
+  const QuantRows quant = {codes.data(), rest.data(), scales.data(), sums.data(), in, groups};
+  QuantRows coarse = quant;  // as good as any other codes
+  coarse.rest = nullptr;
   std::vector<int32_t> index(most);
   std::iota(index.begin(), index.end(), 0);
   std::vector<float> rows(4 * in);
@@ -270,7 +280,9 @@ TEST_P(Kernels, TokensDoNotDependOnTheirNeighbours) {
   using Product = std::function<void(const int32_t* index, int count, float* y)>;
   const Product products[] = {
       [&](const int32_t* i, int count, float* y) { product_in_tiles(k, w.linear, quant, i, count, y, out); },
+      [&](const int32_t* i, int count, float* y) { product_in_tiles(k, w.linear, coarse, i, count, y, out); },
       [&](const int32_t* i, int count, float* y) { k.gemv_q4_int8(all_rows(w.linear), quant, i, count, y, out); },
+      [&](const int32_t* i, int count, float* y) { k.gemv_q4_int8(all_rows(w.linear), coarse, i, count, y, out); },
       [&](const int32_t* i, int count, float* y) { k.dots(rows.data(), 4, x.data(), in, i, count, in, y, out); },
   };
   std::vector<float> together, alone;

@@ -99,7 +99,7 @@ struct Twin {
 constexpr double kTight = 1e-12;
 // int8 activations: step/√12 of about 1/50 standard deviations gives 4e-5 for normal data.
 constexpr double kInt8 = 1e-4;
-// Two planes: the second one's step is 1/254 of the first one's, so 4e-5/254², plus f32 sums.
+// Two planes: the second one's step is 1/256 of the first one's, so 4e-5/256², plus f32 sums.
 constexpr double kInt8Fine = 2e-9;
 
 TEST_P(Verbs, RunTheIsaThatWasAsked) {

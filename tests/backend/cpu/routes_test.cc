@@ -27,7 +27,7 @@ TEST(Routes, ProductsAtTheEdges) {
 }
 
 TEST(Routes, PlanesAtTheEdges) {
-  static_assert(gate_up_planes(1) == kPlanes && gate_up_planes(kFineRows) == kPlanes);
+  static_assert(gate_up_planes(1) == 2 && gate_up_planes(kFineRows) == 2);
   static_assert(gate_up_planes(kFineRows + 1) == 1 && gate_up_planes(8192) == 1);
 }
 
