@@ -12,9 +12,7 @@ using Json = nlohmann::json;
 
 class BenchTest : public testing::Test {
  protected:
-  void SetUp() override {
-    ASSERT_TRUE(has_bud()) << "models/bud is not there";
-  }
+  void SetUp() override { ASSERT_TRUE(has_bud()) << "models/bud is not there"; }
   // Rounds of a few milliseconds on a busy machine differ by anything: only tests of the refusal care.
   static Ran bench(std::vector<std::string> args) {
     const std::vector<std::string> common = {"bench", "--steps", "4", "--tolerance", "1000"};
