@@ -7,7 +7,7 @@ BUILD := build/release
 JOBS := $(shell nproc)
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: run test check work test-neon sanitize fuzz tidy bench format install clean deps deps-test deps-neon
+.PHONY: run test web check work test-neon sanitize fuzz tidy bench format install clean deps deps-test deps-web deps-neon
 
 run: deps
 	$(call say,"building calla (the first time takes about three minutes on two cores)")
@@ -18,6 +18,7 @@ run: deps
 	 else exec $(BUILD)/calla run "$${PROMPT:-Tell me a story that begins: Once upon a time, a little fox found a red kite.}"; fi
 
 test: deps-test
+	@$(MAKE) --no-print-directory web || { [ -z "$(CI)" ] && echo "-- the page could not be built: it will be missing, and CTest will report its tests as skipped"; }
 	$(call say,"building calla and its tests")
 	@cmake --preset release -DCALLA_BUILD_TESTS=ON -DCALLA_WERROR=ON -Wno-dev > build/configure.log 2>&1 || (cat build/configure.log; exit 1)
 	@cmake --build --preset release
@@ -26,6 +27,12 @@ test: deps-test
 	 { [ -z "$(CI)" ] && echo "-- it could not be fetched: CTest will report its tests as skipped"; }
 	$(call say,"running the tests")
 	@ctest --preset release -j $(JOBS)
+
+# The chat page, from npm packages, into web/dist; a build that comes after it puts that into the program.
+web: deps-web
+	$(call say,"building the page (npm)")
+	@npm install --no-package-lock --no-fund --no-audit --loglevel=error --prefix web
+	@npm run --silent build --prefix web -- --logLevel warn
 
 # Rules that no compiler checks: the order of the libraries, self-contained headers, ISA files without weak symbols, the format.
 check: deps-test
@@ -90,7 +97,10 @@ deps:
 	@mkdir -p build && tools/install_deps.sh run
 
 deps-test:
-	@mkdir -p build && tools/install_deps.sh run test
+	@mkdir -p build && tools/install_deps.sh run test web
+
+deps-web:
+	@mkdir -p build && tools/install_deps.sh web
 
 deps-neon:
 	@mkdir -p build && tools/install_deps.sh run neon

@@ -19,9 +19,9 @@ declare -A may=(
   [store]='base text'
   [bench]='base quant formats ops model text backend/cpu engine'
   [eval]='base quant formats text engine'
+  [server]='base formats model text engine store api'
+  [app]='base quant formats ops model text backend/cpu engine convert bench eval server store'
   [api]='base text grammar engine'
-  [server]='base formats model text engine api'
-  [app]='base quant formats ops model text backend/cpu engine convert bench eval server'
 )
 
 bad=0

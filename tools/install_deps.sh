@@ -1,6 +1,6 @@
 #!/bin/sh
-# install_deps.sh run|test|neon…: installs the Debian packages that building (run), testing (test) and testing the kernels for AArch64
-# (neon) need, those that are missing only.
+# install_deps.sh run|test|web|neon…: installs the Debian packages that building (run), testing (test), building the page (web) and testing
+# the kernels for AArch64 (neon) need, those that are missing only.
 set -eu
 
 run='g++ cmake ninja-build make pkg-config git libfmt-dev libexpected-dev nlohmann-json3-dev libsimdjson-dev libutf8proc-dev
@@ -13,8 +13,8 @@ wanted=''
 for group in "$@"; do
   case $group in
     run) wanted="$wanted $run" ;;
-    test) wanted="$wanted $test"
-          # The tokenizer's oracle is an npm package; any Node.js from 18 on will do.
+    test) wanted="$wanted $test" ;;
+    web)  # Any Node.js from 18 on will do.
           command -v node > /dev/null && command -v npm > /dev/null || wanted="$wanted nodejs npm" ;;
     neon) wanted="$wanted $neon" ;;
     *) echo "install_deps.sh: unknown group $group" >&2; exit 2 ;;

@@ -27,9 +27,12 @@
 #include "server/http.h"
 #include "server/log.h"
 #include "server/metrics.h"
+#include "server/page.h"
+#include "server/page_api.h"
 #include "server/router.h"
 #include "server/routes.h"
 #include "server/security.h"
+#include "store/conversations.h"
 
 namespace calla {
 namespace {
@@ -96,6 +99,7 @@ std::string greeting(const std::string& model, const std::string& url, bool key)
   const std::string token = key ? "$CALLA_API_KEY" : "none";
   return fmt::format(
       "\n{0} is served at {1}\n\n"
+      "  a page to chat     {1}/\n"
       "  OpenAI's API       {1}/v1\n"
       "  Anthropic's API    {1}\n"
       "  state              {1}/health, {1}/metrics\n\n"
@@ -145,6 +149,9 @@ Result<void> serve(Options o) {
                           return server ? server->stats() : HttpStats{};
                         }};
   add_plain_routes(router, serving);
+  PageApi page_api(conversations_file());
+  page_api.add_to(router);
+  add_page(router);
 
   HttpOptions http;
   http.host = o.access.host;

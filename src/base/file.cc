@@ -93,6 +93,14 @@ Result<void> write_file(const std::filesystem::path& path, std::string_view cont
   }
   if (::fchmod(file.fd, 0644) != 0 || ::fsync(file.fd) != 0) return give_up(errno);
   if (::rename(temp.c_str(), path.c_str()) != 0) return give_up(errno);
+  return sync_folder(path.parent_path());
+}
+
+Result<void> sync_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path name = folder.empty() ? "." : folder;
+  const Fd fd(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot sync a folder, and then need not.
+  if (fd.fd < 0 || (::fsync(fd.fd) != 0 && errno != EINVAL)) return io_error("cannot sync", name, errno);
   return {};
 }
 

@@ -15,8 +15,11 @@ namespace calla {
 Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit = uint64_t{1} << 31);
 
 // Writes through a temporary file in the same folder, syncs, renames: the path holds the old content or the new, never
-// a part.
+// a part, and once this has returned, the new one, whatever happens to the power.
 Result<void> write_file(const std::filesystem::path& path, std::string_view content);
+
+// Makes what was created, renamed or removed in a folder last.
+Result<void> sync_folder(const std::filesystem::path& folder);
 
 // Tells the kernel that a part of a mapping will be read soon, or that this process is done with it, so that a walk
 // through a file larger than memory keeps little of it resident. Hints: they never fail.

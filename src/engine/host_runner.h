@@ -128,7 +128,7 @@ class HostRunner final : public Runner {
     return forward({&step, 1}, none, nullptr, nullptr);
   }
 
-  Result<void> save(const Sequence& sequence, const std::filesystem::path& path) override {
+  Result<void> save(const Sequence& sequence, const std::filesystem::path& path) const override {
     const HostSequence& s = own(sequence);
     return write_state_file(path, model_->checkpoint, s.tokens(), s.state);
   }
@@ -141,10 +141,21 @@ class HostRunner final : public Runner {
       return invalid(
           fmt::format("{} holds {} tokens, more than the context of {}", path.string(), count, options_.context));
     }
+    CALLA_TRY(file.verify());
     if (!s->state.reserve(0, count)) return no_pages();
     CALLA_TRY(file.read(s->state));
     s->append(file.tokens());
     return s;
+  }
+
+  Result<std::vector<int32_t>> saved_tokens(const std::filesystem::path& path) const override {
+    CALLA_ASSIGN(const StateFile file, StateFile::open(path, model_->checkpoint));
+    return file.tokens();
+  }
+
+  std::string state_version() const override {
+    return fmt::format("{}-{}-{}", fingerprint(model_->checkpoint).substr(0, 16), dtype_name(dtype_of<Kv>()),
+                       dtype_name(dtype_of<Real>()));
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "engine/prefix_cache.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,17 +11,21 @@ namespace calla {
 namespace {
 
 constexpr size_t kInstead = 16;
+constexpr int kWorthLoading = 64;   // tokens
+constexpr int kWorthStoring = 256;  // tokens, while answers are given
+constexpr int kWorthStoringAtTheEnd = 64;
 
 }  // namespace
 
-// A stretch of tokens. Nodes without a snapshot are where paths part.
+// A stretch of tokens. Nodes without a snapshot or file are where paths part.
 struct PrefixCache::Node {
   Node* parent = nullptr;
   std::vector<int32_t> edge;                          // from the parent
   int depth = 0;                                      // tokens from the root to the end of the edge
   std::map<int32_t, std::unique_ptr<Node>> children;  // by the first token of their edge
-  std::unique_ptr<const Sequence> snapshot;
+  std::shared_ptr<const Sequence> snapshot;
   std::vector<float> logits;
+  std::filesystem::path file;  // the same on disk, or ""
   bool side = false;
   int64_t clock = 0;  // when it was last used
   std::list<Node*>::iterator place;
@@ -32,8 +38,15 @@ struct PrefixCache::Node {
   }
 };
 
-PrefixCache::PrefixCache(Runner& runner, uint64_t budget)
-    : runner_(runner), budget_(budget), root_(std::make_unique<Node>()) {}
+PrefixCache::PrefixCache(Runner& runner, uint64_t budget, std::unique_ptr<SnapshotStore> store)
+    : runner_(runner), budget_(budget), root_(std::make_unique<Node>()), store_(std::move(store)) {
+  if (store_ == nullptr) return;
+  for (SnapshotStore::File& f : store_->take_files()) {
+    Node* const node = insert(f.tokens);
+    node->file = f.path;
+    by_file_[std::move(f.path)] = node;
+  }
+}
 
 PrefixCache::~PrefixCache() = default;
 
@@ -68,20 +81,44 @@ PrefixCache::Hit PrefixCache::find(std::span<const int32_t> prompt) {
       hit.instead.assign(other->edge.begin() + from, other->edge.begin() + to);
     }
   }
-  Node* const node = serving(at.node, prompt);
+  Node* const node = fetch(prompt);
   if (node == nullptr) return hit;
   touch(node);
-  hit.snapshot = node->snapshot.get();
+  hit.snapshot = node->snapshot;
   if (node->depth == static_cast<int>(prompt.size())) hit.logits = node->logits;
+  make_budget(*node, node->side);
   return hit;
 }
 
 // The deepest node at or above `node` that an answer to the prompt can start from, or null.
-PrefixCache::Node* PrefixCache::serving(Node* node, std::span<const int32_t> prompt) const {
+PrefixCache::Node* PrefixCache::serving(Node* node, std::span<const int32_t> prompt) {
   const auto serves = [&](const Node& n) {
-    return n.snapshot != nullptr && (n.depth < static_cast<int>(prompt.size()) || !n.logits.empty());
+    const bool whole = n.depth == static_cast<int>(prompt.size());
+    return n.snapshot != nullptr ? !whole || !n.logits.empty() : !n.file.empty() && !whole;
   };
   while (node != nullptr && !serves(*node)) node = node->parent;
+  return node;
+}
+
+// The same, with its snapshot in memory.
+PrefixCache::Node* PrefixCache::fetch(std::span<const int32_t> prompt) {
+  Node* node = serving(walk(prompt).node, prompt);
+  while (node != nullptr && node->snapshot == nullptr) {
+    if (node->cost() < kWorthLoading) {
+      node = serving(node->parent, prompt);
+      continue;
+    }
+    auto loaded = store_->load(node->file);
+    while (!loaded && loaded.error().code == Error::Code::kMemory && make_room()) loaded = store_->load(node->file);
+    if (loaded) {
+      keep(node, std::move(*loaded));
+    } else if (loaded.error().code == Error::Code::kMemory) {
+      node = serving(node->parent, prompt);
+    } else {
+      forget_file(node);
+      node = serving(walk(prompt).node, prompt);
+    }
+  }
   return node;
 }
 
@@ -134,20 +171,33 @@ uint64_t PrefixCache::bytes_of(const Node& node) const {
 
 void PrefixCache::put(std::unique_ptr<const Sequence> sequence, std::span<const float> logits, bool side) {
   if (sequence->position() == 0) return;
-  Node* node = insert(sequence->tokens());
+  Node* const node = insert(sequence->tokens());
   if (node->snapshot == nullptr) {
-    node->snapshot = std::move(sequence);
     node->side = side;
-    kept_.push_front(node);
-    node->place = kept_.begin();
+    keep(node, std::move(sequence));
   } else {
-    bytes_ -= bytes_of(*node);
     node->side &= side;
   }
-  if (!logits.empty()) node->logits.assign(logits.begin(), logits.end());
-  bytes_ += bytes_of(*node);
+  if (!logits.empty()) {
+    bytes_ -= bytes_of(*node);
+    node->logits.assign(logits.begin(), logits.end());
+    bytes_ += bytes_of(*node);
+  }
   touch(node);
-  const bool side_only = node->side && side;
+  make_budget(*node, side);
+}
+
+void PrefixCache::keep(Node* node, std::shared_ptr<const Sequence> snapshot) {
+  node->snapshot = std::move(snapshot);
+  kept_.push_front(node);
+  node->place = kept_.begin();
+  bytes_ += bytes_of(*node);
+  changed_ = true;
+}
+
+// Keeps to the budget after a snapshot has come.
+void PrefixCache::make_budget(const Node& newest, bool side) {
+  const bool side_only = side && newest.side;
   while (bytes_ > budget_) drop(victim(side_only));
 }
 
@@ -182,16 +232,76 @@ void PrefixCache::drop(Node* node) {
 
 // Takes away nodes that say nothing any more, and joins an edge that need not be cut.
 void PrefixCache::prune(Node* node) {
-  while (node->parent != nullptr && node->snapshot == nullptr && node->children.empty()) {
+  const auto says_nothing = [](const Node& n) {
+    return n.parent != nullptr && n.snapshot == nullptr && n.file.empty();
+  };
+  while (says_nothing(*node) && node->children.empty()) {
     Node* const parent = node->parent;
     parent->children.erase(node->edge[0]);
     node = parent;
   }
-  if (node->parent == nullptr || node->snapshot != nullptr || node->children.size() != 1) return;
+  if (!says_nothing(*node) || node->children.size() != 1) return;
   std::unique_ptr<Node> child = std::move(node->children.begin()->second);
   child->edge.insert(child->edge.begin(), node->edge.begin(), node->edge.end());
   child->parent = node->parent;
   node->parent->children[child->edge[0]] = std::move(child);  // ends the life of `node`
+}
+
+void PrefixCache::forget_file(Node* node) {
+  by_file_.erase(node->file);
+  node->file.clear();
+  prune(node);
+}
+
+std::vector<std::string> PrefixCache::tidy() {
+  if (store_ == nullptr) return {};
+  std::vector<std::string> lines = store_->take_reports();
+  if (auto news = store_->news()) hear(std::move(*news), lines);
+  if (changed_ && store_->ready(0)) {
+    if (Node* const node = worth_storing(kWorthStoring)) {
+      store_->write(node->snapshot);
+    } else {
+      changed_ = false;
+    }
+  }
+  return lines;
+}
+
+std::vector<std::string> PrefixCache::flush() {
+  if (store_ == nullptr) return {};
+  std::vector<std::string> lines;
+  for (;;) {
+    if (auto news = store_->wait()) hear(std::move(*news), lines);
+    Node* const node = worth_storing(kWorthStoringAtTheEnd);
+    if (node == nullptr) return lines;
+    store_->write(node->snapshot);
+  }
+}
+
+void PrefixCache::hear(SnapshotStore::News news, std::vector<std::string>& lines) {
+  for (const auto& path : news.removed) {
+    if (const auto found = by_file_.find(path); found != by_file_.end()) forget_file(found->second);
+  }
+  if (!news.path) {
+    lines.push_back(fmt::format("no more snapshots are written to disk: {}", news.path.error().message));
+    return;
+  }
+  Node* const node = insert(news.snapshot->tokens());
+  node->file = *news.path;
+  by_file_[std::move(*news.path)] = node;
+}
+
+// The shallowest snapshot that lies far enough beyond what is on disk, or null.
+PrefixCache::Node* PrefixCache::worth_storing(int least) const {
+  Node* best = nullptr;
+  for (Node* node : kept_) {
+    if (node->side || !node->file.empty() || (best != nullptr && best->depth <= node->depth)) continue;
+    const Node* above = node->parent;
+    while (above != nullptr && above->file.empty()) above = above->parent;
+    const int gain = node->depth - (above == nullptr ? 0 : above->depth);
+    if (gain >= std::max(least, node->depth / 8) && store_->ready(node->depth)) best = node;
+  }
+  return best;
 }
 
 }  // namespace calla

@@ -91,9 +91,14 @@ class Runner {
   // between.
   virtual Result<void> rollback(Sequence& sequence, int count) = 0;
 
-  // One file a sequence, atomic. load() checks that the file was written for these weights.
-  virtual Result<void> save(const Sequence& sequence, const std::filesystem::path& path) = 0;
+  // One file a sequence, atomic and checksummed. load() refuses a file that was damaged or written for other weights;
+  // saved_tokens() reads only the tokens of one, and is none the wiser about the rest of it. save() may run on another
+  // thread than the rest, as long as the sequence is neither changed nor destroyed.
+  virtual Result<void> save(const Sequence& sequence, const std::filesystem::path& path) const = 0;
   virtual Result<std::unique_ptr<Sequence>> load(const std::filesystem::path& path) = 0;
+  virtual Result<std::vector<int32_t>> saved_tokens(const std::filesystem::path& path) const = 0;
+  // A name for the files of this runner: equal where one can load the other's. Letters, digits and hyphens.
+  virtual std::string state_version() const = 0;
 };
 
 // What a runner with these options will need, in bytes.

@@ -90,12 +90,11 @@ Result<void> check(const ServiceOptions& o) {
 }  // namespace
 
 struct Service::Impl {
-  Impl(Model& m, ServiceOptions o)
-      : model(m), runner(m.runner()), options(std::move(o)), cache(m.runner(), options.snapshot_bytes) {
-    thread = std::thread([this] { run(); });
-  }
+  Impl(Model& m, ServiceOptions o) : model(m), runner(m.runner()), options(std::move(o)) {}
 
+  Result<void> start();
   void run();
+  void say(const std::vector<std::string>& lines) const;
   bool take_orders();
   void admit();
   void pass();
@@ -118,7 +117,7 @@ struct Service::Impl {
   // Of the service's thread alone.
   std::vector<std::unique_ptr<Job>> running;
   int reserved = 0;  // pages, of all that run
-  PrefixCache cache;
+  std::unique_ptr<PrefixCache> cache;
   std::vector<Step> steps;
   std::vector<Job*> stepping;  // the job of each step
   std::vector<Job*> reading;
@@ -130,18 +129,41 @@ struct Service::Impl {
   std::deque<std::unique_ptr<Job>> waiting;
   std::vector<uint64_t> cancels;
   bool stopping = false, finishing = false;
+  bool news = false;  // from the snapshots' store
   uint64_t last_ticket = 0;
   ServiceStats totals;
 
   std::thread thread;
 };
 
+Result<void> Service::Impl::start() {
+  std::unique_ptr<SnapshotStore> store;
+  if (!options.cache_dir.empty()) {
+    CALLA_ASSIGN(store, SnapshotStore::open(runner, options.cache_dir, options.cache_bytes, [this] {
+                   const std::lock_guard lock(mutex);
+                   news = true;
+                   wake.notify_one();
+                 }));
+  }
+  cache = std::make_unique<PrefixCache>(runner, options.snapshot_bytes, std::move(store));
+  thread = std::thread([this] { run(); });
+  return {};
+}
+
+void Service::Impl::say(const std::vector<std::string>& lines) const {
+  for (const std::string& line : lines) {
+    if (options.log) options.log(line);
+  }
+}
+
 void Service::Impl::run() {
   while (take_orders()) {
+    say(cache->tidy());
     admit();
     begin();
     if (!running.empty()) pass();
   }
+  say(cache->flush());
 }
 
 // Waits for something to do; cancels what is to be cancelled. False: the service ends.
@@ -152,11 +174,14 @@ bool Service::Impl::take_orders() {
   {
     std::unique_lock lock(mutex);
     totals.running = static_cast<int>(running.size());
-    totals.snapshots = cache.count();
-    totals.snapshot_bytes = cache.bytes();
+    totals.snapshots = cache->count();
+    totals.snapshot_bytes = cache->bytes();
+    totals.files = cache->files();
+    totals.file_bytes = cache->file_bytes();
     totals.pages = runner.pages();
-    wake.wait(lock, [&] { return stopping || !cancels.empty() || !waiting.empty() || !running.empty(); });
+    wake.wait(lock, [&] { return stopping || news || !cancels.empty() || !waiting.empty() || !running.empty(); });
     tickets.swap(cancels);
+    news = false;
     end = stopping;
     all = stopping && !finishing;
     const auto gone = [&](const auto& job) { return end || std::ranges::count(tickets, job->ticket) > 0; };
@@ -219,14 +244,14 @@ bool Service::Impl::can_wait(const Job& job) const {
       if (cut <= common && cut < job.prompt_size()) best = std::max(best, cut);
     }
     if (common == other->prompt_size()) best = common;
-    if (best > other->sequence->position() && best - cache.depth(prompt) >= kWorthWaiting) return true;
+    if (best > other->sequence->position() && best - cache->depth(prompt) >= kWorthWaiting) return true;
   }
   return false;
 }
 
 // From the deepest snapshot.
 void Service::Impl::begin(Job& job) {
-  const PrefixCache::Hit hit = cache.find(job.request.prompt);
+  PrefixCache::Hit hit = cache->find(job.request.prompt);
   Result<std::unique_ptr<Sequence>> sequence = hit.snapshot == nullptr ? runner.start() : runner.fork(*hit.snapshot);
   if (!sequence) {
     finish(job, tl::unexpected<Error>(sequence.error()));
@@ -244,8 +269,7 @@ void Service::Impl::begin(Job& job) {
   report(job, hit);
   job.sink->on_prompt(position, job.prompt_size(), position);
   if (job.unread() > 0) return;
-  logits.assign(hit.logits.begin(), hit.logits.end());
-  start_answer(job, logits);
+  start_answer(job, hit.logits);
 }
 
 void Service::Impl::report(const Job& job, const PrefixCache::Hit& hit) const {
@@ -269,8 +293,8 @@ void Service::Impl::report(const Job& job, const PrefixCache::Hit& hit) const {
 // Keeps a snapshot of where a job's sequence stands.
 void Service::Impl::keep(const Job& job, std::span<const float> own) {
   if (options.snapshot_bytes < runner.state_bytes()) return;
-  if (own.empty() && cache.has(job.sequence->tokens())) return;
-  if (auto snapshot = runner.fork(*job.sequence)) cache.put(std::move(*snapshot), own, job.request.side);
+  if (own.empty() && cache->has(job.sequence->tokens())) return;
+  if (auto snapshot = runner.fork(*job.sequence)) cache->put(std::move(*snapshot), own, job.request.side);
 }
 
 // The steps of the next pass: one token of each answer, then prompts, the ones with the least left first.
@@ -306,7 +330,7 @@ void Service::Impl::plan() {
 void Service::Impl::pass() {
   plan();
   Result<void> result = runner.forward(steps, logits);
-  while (!result && result.error().code == Error::Code::kMemory && cache.make_room()) {
+  while (!result && result.error().code == Error::Code::kMemory && cache->make_room()) {
     result = runner.forward(steps, logits);
   }
   const auto vocab = static_cast<size_t>(runner.config().vocab);
@@ -366,7 +390,7 @@ void Service::Impl::choose(Job& job, std::span<float> own) {
 void Service::Impl::finish(Job& job, Result<Generation> result) {
   if (job.admitted) reserved -= job.pages;
   job.admitted = false;
-  if (job.sequence && result) cache.put(std::move(job.sequence), {}, job.request.side);
+  if (job.sequence && result) cache->put(std::move(job.sequence), {}, job.request.side);
   job.sequence = nullptr;
   {
     const std::lock_guard lock(mutex);
@@ -386,7 +410,9 @@ Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<Service>> Service::start(Model& model, ServiceOptions options) {
   CALLA_TRY(check(options));
-  return std::unique_ptr<Service>(new Service(std::make_unique<Impl>(model, std::move(options))));
+  auto impl = std::make_unique<Impl>(model, std::move(options));
+  CALLA_TRY(impl->start());
+  return std::unique_ptr<Service>(new Service(std::move(impl)));
 }
 
 Service::~Service() {

@@ -50,6 +50,8 @@ struct ServiceOptions {
   int chunk = 512;         // most rows of a pass that only reads prompts; at most RunnerOptions::chunk
   int shared_chunk = 128;  // the same while answers stream: what a long prompt may hold them up by
   uint64_t snapshot_bytes = uint64_t{2} << 30;  // for the states of snapshots; their pages come from the runner's pool
+  std::filesystem::path cache_dir;              // where snapshots outlive the process; "": nowhere
+  uint64_t cache_bytes = uint64_t{16} << 30;    // of that folder
   std::function<void(std::string)> log;  // one line of text for people, without its end; from the service's thread
 };
 
@@ -60,6 +62,8 @@ struct ServiceStats {
   uint64_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;  // of requests that have ended
   int snapshots = 0;
   uint64_t snapshot_bytes = 0;
+  int files = 0;  // snapshots on disk
+  uint64_t file_bytes = 0;
   PageUse pages;
 };
 
@@ -68,7 +72,7 @@ struct ServiceStats {
 // runner. All functions are thread-safe.
 class Service {
  public:
-  // Errors: an option out of range.
+  // Errors: an option out of range, a cache_dir that cannot be used.
   static Result<std::unique_ptr<Service>> start(Model& model, ServiceOptions options);
   ~Service();  // stop(false)
 

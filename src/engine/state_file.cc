@@ -9,6 +9,8 @@ namespace {
 
 constexpr size_t kHashedBytes = 64;
 constexpr int64_t kPrintLength = 64;
+// Tensors after the state's own three.
+constexpr size_t kTokens = 3, kPrint = 4, kSum = 5;
 
 }  // namespace
 
@@ -42,6 +44,27 @@ Result<StateFile> StateFile::open(const std::filesystem::path& path, const Check
   return state;
 }
 
+Result<std::span<const std::byte>> StateFile::bytes_of(std::string_view name) const {
+  const auto found = file_.tensors().find(name);
+  if (found == file_.tensors().end()) {
+    return invalid(fmt::format("{} is not a saved sequence: it has no tensor {}", file_.file().path().string(), name));
+  }
+  return found->second.data;
+}
+
+Result<void> StateFile::verify() const {
+  Checksum sum;
+  for (const char* name : {"recurrent", "window", "kv", "tokens"}) {
+    CALLA_ASSIGN(const auto data, bytes_of(name));
+    sum.add(data);
+  }
+  CALLA_ASSIGN(const auto stored, tensor("checksum", Dtype::kU8, {sizeof(uint64_t)}));
+  const uint64_t value = sum.value();
+  if (std::memcmp(stored.data(), &value, sizeof value) == 0) return {};
+  return fail(Error::Code::kIo,
+              fmt::format("{} is damaged: its checksum does not match", file_.file().path().string()));
+}
+
 Result<std::span<const std::byte>> StateFile::tensor(std::string_view name, Dtype dtype,
                                                      const std::vector<int64_t>& shape) const {
   const std::string path = file_.file().path().string();
@@ -56,12 +79,32 @@ Result<std::span<const std::byte>> StateFile::tensor(std::string_view name, Dtyp
   return t.data;
 }
 
-Result<void> write_state_tensors(const std::filesystem::path& path, const Checkpoint& checkpoint,
-                                 std::span<const int32_t> tokens, std::vector<TensorData> tensors) {
+Result<StateFileWriter> StateFileWriter::create(const std::filesystem::path& path, std::vector<TensorSpec> state,
+                                                const Checkpoint& checkpoint, std::span<const int32_t> tokens) {
   const std::string print = fingerprint(checkpoint);
-  tensors.push_back({"fingerprint", Dtype::kU8, {kPrintLength}, std::as_bytes(std::span(print))});
-  tensors.push_back({"tokens", Dtype::kI32, {static_cast<int64_t>(tokens.size())}, std::as_bytes(tokens)});
-  return write_safetensors(path, tensors);
+  state.push_back({"tokens", Dtype::kI32, {static_cast<int64_t>(tokens.size())}});
+  state.push_back({"fingerprint", Dtype::kU8, {kPrintLength}});
+  state.push_back({"checksum", Dtype::kU8, {sizeof(uint64_t)}});
+  StateFileWriter out;
+  CALLA_ASSIGN(out.writer_, SafetensorsWriter::create(path, std::move(state)));
+  CALLA_TRY(out.writer_.write(kPrint, 0, std::as_bytes(std::span(print))));
+  return out;
+}
+
+Result<void> StateFileWriter::write(size_t tensor, std::span<const std::byte> data) {
+  if (tensor != tensor_) offset_ = 0;
+  tensor_ = tensor;
+  sum_.add(data);
+  CALLA_TRY(writer_.write(tensor, offset_, data));
+  offset_ += data.size();
+  return {};
+}
+
+Result<void> StateFileWriter::commit(std::span<const int32_t> tokens) {
+  CALLA_TRY(write(kTokens, std::as_bytes(tokens)));
+  const uint64_t value = sum_.value();
+  CALLA_TRY(writer_.write(kSum, 0, std::as_bytes(std::span(&value, 1))));
+  return writer_.commit();
 }
 
 }  // namespace calla

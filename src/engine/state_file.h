@@ -1,7 +1,7 @@
 #pragma once
 
 // A sequence on disk: a safetensors file with its tokens, the keys and values of its positions, the recurrent matrices,
-// the convolution windows, and a fingerprint of the weights that made them.
+// the convolution windows, a fingerprint of the weights that made them, and a checksum of all that.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "base/bf16.h"
+#include "base/checksum.h"
 #include "base/result.h"
 #include "formats/checkpoint.h"
 #include "formats/safetensors.h"
+#include "formats/safetensors_writer.h"
 #include "model/state.h"
 
 namespace calla {
@@ -32,9 +34,12 @@ constexpr Dtype dtype_of() {
 
 class StateFile {
  public:
-  // Opens and checks everything that does not depend on the backend: the tokens and the fingerprint.
+  // Opens and checks what does not depend on the backend, and is cheap: the tokens' range and the fingerprint.
   static Result<StateFile> open(const std::filesystem::path& path, const Checkpoint& checkpoint);
   const std::vector<int32_t>& tokens() const { return tokens_; }
+
+  // Compares the checksum: reads the whole file.
+  Result<void> verify() const;
 
   // Copies the state in. REQUIRES: room for tokens().size() positions is reserved. An error leaves `state` partly
   // written.
@@ -81,30 +86,47 @@ class StateFile {
   }
   Result<std::span<const std::byte>> tensor(std::string_view name, Dtype dtype,
                                             const std::vector<int64_t>& shape) const;
+  Result<std::span<const std::byte>> bytes_of(std::string_view name) const;
   SafetensorsFile file_;
   std::vector<int32_t> tokens_;
 };
 
-Result<void> write_state_tensors(const std::filesystem::path& path, const Checkpoint& checkpoint,
-                                 std::span<const int32_t> tokens, std::vector<TensorData> tensors);
+// Writes the tensors of a state file in order: recurrent, window, kv, each from first to last byte.
+class StateFileWriter {
+ public:
+  static Result<StateFileWriter> create(const std::filesystem::path& path, std::vector<TensorSpec> state,
+                                        const Checkpoint& checkpoint, std::span<const int32_t> tokens);
+  // The next bytes of a tensor. REQUIRES: a multiple of 32 of them.
+  Result<void> write(size_t tensor, std::span<const std::byte> data);
+  Result<void> commit(std::span<const int32_t> tokens);
+
+ private:
+  SafetensorsWriter writer_;
+  Checksum sum_;
+  size_t tensor_ = 0;
+  uint64_t offset_ = 0;
+};
 
 template <class Kv, class Real>
 Result<void> write_state_file(const std::filesystem::path& path, const Checkpoint& checkpoint,
                               std::span<const int32_t> tokens, const HostState<Kv, Real>& state) {
   const StateShape& s = state.shape();
   const auto n = static_cast<int64_t>(tokens.size());
-  Buffer<Kv> kv(size_t(s.attention_layers) * 2 * s.kv_heads * n * kHeadDim);
-  size_t offset = 0;
-  StateFile::for_each_block(state, n, [&](const Kv* block, size_t bytes) {
-    std::memcpy(kv.data() + offset, block, bytes);
-    offset += bytes / sizeof(Kv);
-  });
+  CALLA_ASSIGN(StateFileWriter writer,
+               StateFileWriter::create(path,
+                                       {{"recurrent", dtype_of<Real>(), {s.delta_layers, s.v_heads, kGdnDim, kGdnDim}},
+                                        {"window", dtype_of<Real>(), {s.delta_layers, kConvTaps - 1, s.channels}},
+                                        {"kv", dtype_of<Kv>(), {s.attention_layers, 2, s.kv_heads, n, kHeadDim}}},
+                                       checkpoint, tokens));
   const auto bytes_of = [](const auto& buffer) { return std::as_bytes(std::span(buffer.data(), buffer.size())); };
-  return write_state_tensors(
-      path, checkpoint, tokens,
-      {{"recurrent", dtype_of<Real>(), {s.delta_layers, s.v_heads, kGdnDim, kGdnDim}, bytes_of(state.recurrent_all())},
-       {"window", dtype_of<Real>(), {s.delta_layers, kConvTaps - 1, s.channels}, bytes_of(state.window_all())},
-       {"kv", dtype_of<Kv>(), {s.attention_layers, 2, s.kv_heads, n, kHeadDim}, bytes_of(kv)}});
+  CALLA_TRY(writer.write(0, bytes_of(state.recurrent_all())));
+  CALLA_TRY(writer.write(1, bytes_of(state.window_all())));
+  Result<void> result;
+  StateFile::for_each_block(state, n, [&](const Kv* block, size_t bytes) {
+    if (result) result = writer.write(2, std::as_bytes(std::span(block, bytes / sizeof(Kv))));
+  });
+  CALLA_TRY(result);
+  return writer.commit(tokens);
 }
 
 }  // namespace calla

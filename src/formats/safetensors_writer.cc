@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/file.h"
 
 namespace calla {
 namespace {
@@ -101,7 +102,7 @@ Result<void> SafetensorsWriter::commit() {
     ::unlink(temp_.c_str());
     return io_error(path_, error);
   }
-  return {};
+  return sync_folder(path_.parent_path());
 }
 
 SafetensorsWriter::~SafetensorsWriter() {

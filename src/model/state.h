@@ -47,11 +47,14 @@ inline size_t StateShape::page_size() const {
 }
 
 // Pages with reference counts, so that forks share their common prefix. Memory is taken from the system one page at a
-// time and kept for reuse. Not thread-safe: the runner that owns it is used by one thread.
+// time and kept for reuse. Not thread-safe: the runner that owns it is used by one thread; only what is in a page that
+// nobody changes may be read from another meanwhile.
 template <class Kv>
 class PagePool {
  public:
-  PagePool(size_t page_size, int limit) : page_size_(page_size), limit_(limit) {}
+  PagePool(size_t page_size, int limit) : page_size_(page_size), limit_(limit) {
+    pages_.reserve(limit);  // pages stay where they are, for readers on other threads
+  }
 
   // A page with count 1, content undefined; -1 when `limit` pages are in use.
   int take() {

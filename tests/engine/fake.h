@@ -124,16 +124,15 @@ class FakeRunner final : public Runner {
     s.cut(target);
     return {};
   }
-  Result<void> save(const Sequence&, const std::filesystem::path&) override {
-    return fail(Error::Code::kUnsupported, "fake");
-  }
-  Result<std::unique_ptr<Sequence>> load(const std::filesystem::path&) override {
-    return fail(Error::Code::kUnsupported, "fake");
-  }
+  Result<void> save(const Sequence&, const std::filesystem::path&) const override { return none(); }
+  Result<std::unique_ptr<Sequence>> load(const std::filesystem::path&) override { return none(); }
+  Result<std::vector<int32_t>> saved_tokens(const std::filesystem::path&) const override { return none(); }
+  std::string state_version() const override { return "fake"; }
 
   int read = 0;  // tokens that went through the model
 
  private:
+  static tl::unexpected<Error> none() { return fail(Error::Code::kUnsupported, "fake"); }
   struct Own final : Sequence {
     void append(int32_t id) { tokens_.push_back(id); }
     void cut(int position) { tokens_.resize(position); }

@@ -8,36 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/server/fake_reply.h"
+
 namespace calla {
 namespace {
-
-// A reply that keeps what it was given.
-struct Kept {
-  HttpResponse head;
-  std::string body;
-  bool complete = false;
-  std::function<void()> closed;
-};
-class FakeReply final : public HttpReply {
- public:
-  explicit FakeReply(Kept& kept) : kept_(kept) {}
-  void send(HttpResponse r) override {
-    kept_.body = r.body;
-    kept_.head = std::move(r);
-    kept_.complete = true;
-  }
-  void begin(HttpResponse head, HttpFiller) override { kept_.head = std::move(head); }
-  bool write(std::string_view bytes) override {
-    kept_.body += bytes;
-    return true;
-  }
-  void finish() override { kept_.complete = true; }
-  void hold(HttpResponse, HttpFiller, std::chrono::milliseconds) override {}
-  void on_close(std::function<void()> closed) override { kept_.closed = std::move(closed); }
-
- private:
-  Kept& kept_;
-};
 
 class RouterTest : public testing::Test {
  protected:
@@ -75,12 +49,6 @@ class RouterTest : public testing::Test {
     std::fflush(file_);
     return {text_, size_};
   }
-  static std::string header(const Kept& kept, std::string_view name) {
-    for (const HttpHeader& h : kept.head.headers) {
-      if (h.name == name) return h.value;
-    }
-    return "";
-  }
 
   char* text_ = nullptr;
   size_t size_ = 0;
@@ -112,7 +80,7 @@ TEST_F(RouterTest, FindsPathsAndMethods) {
   EXPECT_NE(ask("POST", "/v1/v1/messages").body.find("should not end in /v1"), std::string::npos);
   const Kept wrong = ask("PUT", "/c/1");
   EXPECT_EQ(wrong.head.status, 405);
-  EXPECT_EQ(header(wrong, "Allow"), "GET, HEAD, DELETE, OPTIONS");
+  EXPECT_EQ(header_of(wrong, "Allow"), "GET, HEAD, DELETE, OPTIONS");
   EXPECT_EQ(ask("POST", "/throw").head.status, 500);
 }
 
@@ -120,11 +88,11 @@ TEST_F(RouterTest, AnswersPreflights) {
   const Kept own =
       ask("OPTIONS", "/c/1", {{"Origin", "https://app.example"}, {"Access-Control-Request-Method", "DELETE"}});
   EXPECT_EQ(own.head.status, 204);
-  EXPECT_EQ(header(own, "Access-Control-Allow-Methods"), "GET, HEAD, DELETE");
-  EXPECT_EQ(header(ask("OPTIONS", "/c/1"), "Access-Control-Allow-Methods"), "");
-  EXPECT_EQ(header(ask("GET", "/c/1", {{"Origin", "https://app.example"}}), "Access-Control-Allow-Origin"),
+  EXPECT_EQ(header_of(own, "Access-Control-Allow-Methods"), "GET, HEAD, DELETE");
+  EXPECT_EQ(header_of(ask("OPTIONS", "/c/1"), "Access-Control-Allow-Methods"), "");
+  EXPECT_EQ(header_of(ask("GET", "/c/1", {{"Origin", "https://app.example"}}), "Access-Control-Allow-Origin"),
             "https://app.example");
-  EXPECT_EQ(header(ask("GET", "/c/1", {{"Origin", "http://localhost:1"}}), "Access-Control-Allow-Origin"), "");
+  EXPECT_EQ(header_of(ask("GET", "/c/1", {{"Origin", "http://localhost:1"}}), "Access-Control-Allow-Origin"), "");
 }
 
 TEST_F(RouterTest, AdmitsOnlyWithAKeyButForOpenPaths) {
