@@ -36,7 +36,8 @@ class Checksum {
     for (int i = 0; i < 4; ++i) {
       uint64_t word;
       std::memcpy(&word, p + 8 * i, 8);
-      lanes_[i] = std::rotl((lanes_[i] ^ word) * 0x9e3779b97f4a7c15u, 29);
+      // Odd factors are one-to-one. The second spreads a difference in the highest bit, which the first leaves one bit.
+      lanes_[i] = std::rotl(lanes_[i] + word * 0x9e3779b97f4a7c15u, 31) * 0xbf58476d1ce4e5b9u;
     }
   }
   uint64_t lanes_[4] = {1, 2, 3, 4};
