@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/check.h"
+
 namespace calla {
 namespace {
 
@@ -31,7 +33,15 @@ Answer::Answer(Model& model, std::span<const int32_t> prompt, const GenerateOpti
   if (close_) {
     model.tokenizer().encode("\n", closing_);
     closing_.push_back(*close_);
-    model.tokenizer().encode("\n\n", closing_);
+    model.tokenizer().encode("\n\n", closed_);
+    closing_.insert(closing_.end(), closed_.begin(), closed_.end());
+  }
+  if (rules_.grammar) {
+    matcher_.emplace(rules_.grammar);
+    mask_.assign(rules_.grammar->vocabulary().words(), ~uint64_t{0});
+    const auto forbid = [&](int32_t id) { mask_[id / 64] &= ~(uint64_t{1} << (id % 64)); };
+    for (const int32_t id : rules_.grammar->vocabulary().stop_ids()) forbid(id);
+    if (call_) forbid(*call_);
   }
   out_.prompt_tokens = static_cast<int>(prompt.size());
   out_.seed = sampler_.seed();
@@ -61,10 +71,16 @@ Result<bool> Answer::next(std::span<float> logits) {
 
 Result<Sampled> Answer::choose(std::span<float> logits) {
   if (forced_.empty() && must_close()) forced_.assign(closing_.rbegin(), closing_.rend());
-  if (forced_.empty()) return sampler_.sample(logits);
-  const int32_t id = forced_.back();
-  forced_.pop_back();
-  return sampler_.force(logits, id);
+  if (!forced_.empty()) {
+    const int32_t id = forced_.back();
+    forced_.pop_back();
+    return sampler_.force(logits, id);
+  }
+  const bool ruled = matcher_ && !reasoning_;
+  if (ruled) matcher_->mask(mask_);
+  CALLA_ASSIGN(Sampled token, sampler_.sample(logits, mask_));
+  if (ruled) CHECK(matcher_->accept(token.id), "a token that the grammar's mask allowed is not accepted");
+  return token;
 }
 
 bool Answer::must_close() const {
@@ -80,6 +96,7 @@ void Answer::follow(int32_t id) {
     ++thought_;
     ++out_.reasoning_tokens;
     reasoning_ = id != close_ && id != call_;
+    if (id == close_ && matcher_ && forced_.empty()) forced_.assign(closed_.rbegin(), closed_.rend());
   } else if (id == open_ && close_) {
     reasoning_ = true;
     thought_ = 0;

@@ -14,11 +14,10 @@
 #include "engine/model.h"
 #include "engine/sampler.h"
 #include "engine/stop.h"
+#include "grammar/grammar.h"
 #include "text/detokenizer.h"
 
 namespace calla {
-
-class Grammar;
 
 // What a request says about an answer besides GenerateOptions.
 struct AnswerRules {
@@ -31,7 +30,9 @@ struct AnswerRules {
 // when it ends. Not thread-safe. The model must outlive it.
 //
 // Reasoning is closed by force ("\n</think>\n\n") where its budget ends, each block by itself, and where less than a
-// quarter of the tokens that the answer may have (at most 1024) would be left for what follows it.
+// quarter of the tokens that the answer may have (at most 1024) would be left for what follows it. A grammar begins
+// after the reasoning and the two line ends that follow it, which are then given too; until then the answer can neither
+// end nor call a tool.
 class Answer {
  public:
   using OnDelta = std::function<bool(const Delta&)>;  // false cancels
@@ -71,7 +72,10 @@ class Answer {
   bool context_;                                // it is the context that limits
   std::optional<int32_t> open_, close_, call_;  // <think>, </think>, <tool_call>
   std::vector<int32_t> closing_;                // "\n</think>\n\n"
+  std::vector<int32_t> closed_;                 // "\n\n"
   std::vector<int32_t> forced_;                 // to come before anything is chosen, last first
+  std::optional<GrammarMatcher> matcher_;
+  std::vector<uint64_t> mask_;  // only with a grammar; of the reasoning while that lasts
   bool reasoning_;
   int thought_ = 0;  // tokens of the present block of reasoning
   Generation out_;

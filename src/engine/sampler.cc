@@ -307,7 +307,21 @@ Result<Sampled> Sampler::sample(std::span<float> row, std::span<const uint64_t> 
   }
   CHECK(allowed.size() * 64 >= logits.size(), "a mask is shorter than the vocabulary");
   masked_.resize(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) masked_[i] = allowed[i / 64] >> (i % 64) & 1 ? logits[i] : -INFINITY;
+  for (size_t i = 0; i < logits.size(); i += 64) {
+    const size_t end = std::min(logits.size(), i + 64);
+    const uint64_t word = allowed[i / 64];
+    if (word == 0 || word == ~uint64_t{0}) {
+      const auto from = logits.begin() + static_cast<ptrdiff_t>(i);
+      const auto to = masked_.begin() + static_cast<ptrdiff_t>(i);
+      if (word == 0) {
+        std::fill_n(to, end - i, -INFINITY);
+      } else {
+        std::copy_n(from, end - i, to);
+      }
+      continue;
+    }
+    for (size_t j = i; j < end; ++j) masked_[j] = word >> (j - i) & 1 ? logits[j] : -INFINITY;
+  }
   CALLA_ASSIGN(const int32_t id, choose(masked_));
   return count(logits, id);
 }

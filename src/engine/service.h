@@ -10,10 +10,9 @@
 #include "base/result.h"
 #include "engine/generate.h"
 #include "engine/model.h"
+#include "grammar/grammar.h"
 
 namespace calla {
-
-class Grammar;
 
 // One answer to be given. `options.marks` and its callbacks and `cancel` are not used: the sink and Service::cancel()
 // stand for them.

@@ -149,6 +149,55 @@ TEST(Sampler, DrawsFollowTheDistribution) {
   }
 }
 
+// A mask is −inf in the logits of what it forbids, and changes neither the row nor the log-probabilities.
+TEST(Sampler, AMaskIsMinusInfinity) {
+  Random random(21);
+  for (const int n : {1, 63, 64, 65, 300}) {
+    for (int round = 0; round < 20; ++round) {
+      SamplingParams params;
+      params.seed = random.next();
+      params.temperature = round % 2 == 0 ? 0.0f : 1.0f;
+      params.top_k = round % 3 == 0 ? 5 : 0;
+      params.presence_penalty = 0.5f;
+      std::vector<uint64_t> mask((n + 63) / 64);
+      for (uint64_t& word : mask) word = round % 4 == 0 ? random.next() : round % 4 == 1 ? 0 : ~uint64_t{0};
+      mask[0] |= 1;
+      const std::vector<int32_t> prompt{0};
+      Sampler masked(params, n, prompt), plain(params, n, prompt);
+      params.logprobs = 2;
+      Sampler explained(params, n, prompt);
+      for (int step = 0; step < 5; ++step) {
+        std::vector<float> logits = random_logits(random, n, 3);
+        const std::vector<float> row = logits;
+        std::vector<float> without = logits;
+        for (int i = 0; i < n; ++i) {
+          if ((mask[i / 64] >> (i % 64) & 1) == 0) without[i] = -INFINITY;
+        }
+        const Sampled got = masked.sample(logits, mask).value();
+        EXPECT_EQ(got.id, plain.sample(without).value().id);
+        EXPECT_EQ(logits, row);
+        const Sampled with = explained.sample(logits, mask).value();
+        Sampler raw(params, n, prompt);
+        EXPECT_EQ(with.top[0].logprob, raw.sample(logits).value().top[0].logprob);
+      }
+    }
+  }
+}
+
+// What is forced counts as chosen, and takes no random number.
+TEST(Sampler, ForcedTokensCount) {
+  SamplingParams params;
+  params.seed = 4;
+  params.frequency_penalty = 2;
+  params.logprobs = 0;
+  Sampler forced(params, 10, {}), free(params, 10, {});
+  std::vector<float> logits(10, 1.0f);
+  EXPECT_NEAR(forced.force(logits, 3).value().logprob, -std::log(10), 1e-6);
+  std::vector<float> penalised = logits;
+  penalised[3] -= 2;
+  EXPECT_EQ(forced.sample(logits).value().id, free.sample(penalised).value().id);
+}
+
 TEST(Sampler, SameSeedSameTokens) {
   Random random(3);
   std::vector<std::vector<float>> rows;

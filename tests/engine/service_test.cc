@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/engine/fake.h"
 #include "tests/engine/sinks.h"
+#include "text/answer_parser.h"
+#include "text/chat_json.h"
 
 namespace calla {
 namespace {
@@ -327,6 +330,58 @@ TEST(Service, LongPromptsComeInChunksBetweenTheTokens) {
   EXPECT_LE(*std::ranges::max_element(gaps), 1 + 32);
   const auto when = [&](size_t length) { return std::ranges::find(lengths, length) - lengths.begin(); };
   EXPECT_LT(when(150), when(1500));
+}
+
+// Bud is asked to do something else, at a high temperature, and still gives what the grammar says, after its reasoning.
+TEST(Service, AGrammarHoldsAfterTheReasoning) {
+  const auto model = open_bud();
+  const auto vocabulary = std::make_shared<const GrammarVocabulary>(
+      GrammarVocabulary::build(model->tokenizer(), model->stop_ids()).value());
+  const auto schema = parse_json(
+      R"({"type": "object", "properties": {"n": {"type": "integer"}, "ok": {"type": "boolean"}}, "required": ["n", "ok"],
+          "additionalProperties": false})");
+  const auto document = Grammar::json_schema(vocabulary, *schema).value();
+  const GrammarTool tool{"look", &*schema};
+  const auto call = Grammar::tool_calls(vocabulary, {&tool, 1}, false).value();
+  const auto types = std::make_shared<ToolTypes>(std::vector<std::string>{
+      R"({"type": "function", "function": {"name": "look", "parameters": )" + schema->dump() + "}}"});
+  auto service = Service::start(*model, {}).value();
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (int i = 0; i < 24; ++i) {
+    Conversation c;
+    c.thinking = i % 2 == 0;
+    c.messages.push_back(text_message(ChatRole::kUser, "Tell me a story."));
+    ServiceRequest r = request_of(model->encode(c).value(), 400);
+    r.options.sampling.temperature = 1.5f;
+    r.options.sampling.seed = i;
+    r.in_reasoning = *c.thinking;
+    r.thinking_budget = i % 4 == 0 ? 20 : -1;
+    r.grammar = i % 3 == 0 ? call : document;
+    sinks.push_back(submit(*service, std::move(r)));
+  }
+  for (int i = 0; i < 24; ++i) {
+    const auto g = sinks[i]->wait();
+    ASSERT_TRUE(g) << g.error().message;
+    EXPECT_EQ(g->finish, FinishReason::kStopToken) << g->text;
+    AnswerParser parser(i % 2 == 0, types);
+    std::vector<AnswerEvent> events;
+    parser.push(g->text, events);
+    parser.finish(events);
+    std::string text, arguments;
+    for (const AnswerEvent& e : events) {
+      if (e.kind == AnswerEvent::Kind::kText) text += e.text;
+      if (e.kind == AnswerEvent::Kind::kCallArguments) arguments += e.text;
+    }
+    EXPECT_EQ(parser.calls(), i % 3 == 0 ? 1 : 0) << g->text;
+    const auto json = parse_json(i % 3 == 0 ? arguments : text);
+    ASSERT_TRUE(json) << g->text;
+    EXPECT_TRUE(json->at("n").is_number_integer() && json->at("ok").is_boolean()) << g->text;
+    EXPECT_EQ(i % 3 == 0 ? text : arguments, "");
+    EXPECT_EQ(g->reasoning_tokens > 0, i % 2 == 0);
+    if (i % 4 == 0) {
+      EXPECT_LE(g->reasoning_tokens, 22) << g->text;
+    }
+  }
 }
 
 }  // namespace
