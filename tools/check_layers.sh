@@ -20,7 +20,7 @@ declare -A may=(
   [bench]='base quant formats ops model text backend/cpu engine'
   [eval]='base quant formats text engine'
   [server]='base formats model text engine store api'
-  [app]='base quant formats ops model text backend/cpu engine convert bench eval server store'
+  [app]='base quant formats ops model text backend/cpu engine convert bench eval api server store'
   [api]='base text grammar engine'
 )
 

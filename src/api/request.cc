@@ -130,8 +130,8 @@ std::string tool_line(const Json& name, const Json& description, const Json& par
 
 Result<void> settle(ApiRequest& request) {
   Conversation& c = request.conversation;
-  if (c.messages.size() > kMaxMessages) {
-    return invalid(fmt::format("messages: {} are too many, at most {}", c.messages.size(), kMaxMessages));
+  if (c.messages.size() > kMaxRequestMessages) {
+    return invalid(fmt::format("messages: {} are too many, at most {}", c.messages.size(), kMaxRequestMessages));
   }
   if (c.tools.size() > kMaxTools)
     return invalid(fmt::format("tools: {} are too many, at most {}", c.tools.size(), kMaxTools));

@@ -19,7 +19,7 @@
 namespace calla {
 
 // More is refused: each costs memory beyond its bytes.
-inline constexpr size_t kMaxMessages = 16384, kMaxTools = 1024;
+inline constexpr size_t kMaxRequestMessages = 16384, kMaxTools = 1024;
 inline constexpr int kMaxChoices = 16;
 
 enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };

@@ -267,6 +267,7 @@ void Session::finish(std::string out) {
   done_ = true;
   std::vector<ApiAnswer> answers;
   for (Choice& c : choices_) answers.push_back(std::move(c.answer));
+  output_->complete(answers);
   if (!rules_.stream) return send(200, writer_->body(answers));
   writer_->finish(answers, out);
   write(out);

@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,6 +33,8 @@ class ApiOutput {
   // False: nobody reads any more. That cancels the answer.
   virtual bool write(std::string_view events) = 0;
   virtual void finish() = 0;
+  // Before finish(), or the send() of a whole answer: what it took, one Generation (without text and tokens) a choice.
+  virtual void complete(std::span<const ApiAnswer> answers) { (void)answers; }
   // The whole answer, or an error's. 503 deserves a Retry-After.
   virtual void send(int status, std::string json) = 0;
 };

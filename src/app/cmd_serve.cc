@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/session.h"
 #include "app/command.h"
 #include "app/console.h"
 #include "app/model_options.h"
@@ -23,6 +24,7 @@
 #include "base/memory.h"
 #include "base/progress.h"
 #include "engine/model.h"
+#include "engine/request_options.h"
 #include "engine/service.h"
 #include "server/http.h"
 #include "server/log.h"
@@ -45,7 +47,10 @@ struct Options {
   int port = 8080;
   int sequences = 4;
   int queue = 256;
+  int cache_memory = 2048, cache_disk = 16384;  // MiB
+  std::string cache_dir;
   int grace = 30;
+  std::optional<bool> thinking;
   LogLevel log_level = LogLevel::kInfo;
   bool log_json = false;
 };
@@ -133,6 +138,9 @@ Result<void> serve(Options o) {
   ServiceOptions service_options;
   service_options.running = o.sequences;
   service_options.queue = o.queue;
+  service_options.snapshot_bytes = static_cast<uint64_t>(o.cache_memory) << 20;
+  service_options.cache_dir = o.cache_dir;
+  service_options.cache_bytes = static_cast<uint64_t>(o.cache_disk) << 20;
   CALLA_ASSIGN(const auto model, Model::open(folder, runner_options(o.model)));
   RunnerOptions planned = runner_options(o.model);
   planned.context = model->runner().context();
@@ -145,10 +153,17 @@ Result<void> serve(Options o) {
   RequestMetrics metrics;
   Router router(std::move(access), log, metrics, error_response);
   std::unique_ptr<HttpServer> server;
-  const Serving serving{*model, *service, metrics, model_id(o, *model), std::time(nullptr), [&server] {
+  ApiOptions api_options;
+  api_options.name = model_id(o, *model);
+  api_options.defaults = {default_options(*model), o.thinking};
+  // Bud is too small to think unless it is asked to.
+  if (!o.thinking && o.model.is_bud()) api_options.defaults.thinking = false;
+  const std::string name = api_options.name;
+  CALLA_ASSIGN(const auto api, Api::create(*model, *service, std::move(api_options)));
+  const Serving serving{*api, *model, *service, metrics, name, std::time(nullptr), [&server] {
                           return server ? server->stats() : HttpStats{};
                         }};
-  add_plain_routes(router, serving);
+  add_routes(router, serving);
   PageApi page_api(conversations_file());
   page_api.add_to(router);
   add_page(router);
@@ -166,7 +181,7 @@ Result<void> serve(Options o) {
                  router.handle(std::move(request), std::move(reply));
                }));
   CALLA_TRY(write_stdout(describe(plan, o, planned.context, snapshots) +
-                         greeting(serving.model_id, url_of(o.access.host, server->port()), !o.access.api_key.empty())));
+                         greeting(name, url_of(o.access.host, server->port()), !o.access.api_key.empty())));
 
   signals.wait(-1);
   server->drain();
@@ -192,6 +207,7 @@ void add_serve(CLI::App& app, Run& run) {
   const auto positional = app.add_option("MODEL", o->model.model, "The same as --model")->type_name("");
   add_model_options(app, o->model);
   positional->excludes("--model");
+  add_thinking_flags(app, o->thinking);
 
   constexpr const char* kWho = "Who may ask";
   o->access.host = "localhost";
@@ -228,6 +244,19 @@ void add_serve(CLI::App& app, Run& run) {
   app.add_option("--queue", o->queue, "Requests that may wait; more are refused with 503 (default: 256)")
       ->type_name("N")
       ->check(CLI::Range(1, 100000))
+      ->group(kLoad);
+  app.add_option("--cache-memory", o->cache_memory,
+                 "MiB for the states of snapshots of prompts, from which later requests start (default: 2048)")
+      ->type_name("MIB")
+      ->check(CLI::Range(0, 1 << 20))
+      ->group(kLoad);
+  app.add_option("--cache-dir", o->cache_dir,
+                 "A folder where snapshots outlive the program. They hold what users wrote: keep it private")
+      ->type_name("DIR")
+      ->group(kLoad);
+  app.add_option("--cache-disk", o->cache_disk, "MiB that this folder may take (default: 16384)")
+      ->type_name("MIB")
+      ->check(CLI::Range(1, 1 << 24))
       ->group(kLoad);
   app.add_option("--grace", o->grace, "Seconds that running answers get when the server is stopped (default: 30)")
       ->type_name("N")

@@ -88,10 +88,6 @@ class Router {
   std::optional<HttpResponse> admit(const HttpRequest& head) const;
   // For HttpOptions: what is said, and logged, of a request that never became a call.
   HttpResponse refuse(int status, std::string message, std::string_view path) const;
-  // The body of an error, in the shape of the path's API.
-  HttpResponse refusal(int status, std::string message, std::string_view path) const {
-    return refuse_(status, std::move(message), path);
-  }
   // For HttpServer: an unknown path is 404, a wrong method 405 with Allow.
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) const;
 

@@ -2,16 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
+#include <chrono>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "api/errors.h"
 #include "base/memory.h"
-#include "text/chat_json.h"
 #include "text/chat_request.h"
 #include "text/utf8.h"
 
@@ -19,6 +20,55 @@ namespace calla {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+// Clients and proxies give up after one to five minutes of silence.
+constexpr milliseconds kSilence{5000};
+constexpr milliseconds kHold{60'000};
+
+HttpResponse json_response(int status, std::string body) {
+  HttpResponse response{status, "application/json", {}, std::move(body)};
+  if (status == 503) response.headers.push_back({"Retry-After", "1"});
+  return response;
+}
+
+class HttpOutput final : public ApiOutput {
+ public:
+  HttpOutput(std::shared_ptr<CallReply> reply, RequestMetrics& metrics) : reply_(std::move(reply)), metrics_(metrics) {}
+
+  void accept(bool stream) override {
+    if (stream) {
+      // The second header is for nginx.
+      reply_->begin({200, "text/event-stream", {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}, ""},
+                    {": ping\n\n", kSilence});
+    } else {
+      reply_->hold({200, "application/json", {}, ""}, {" ", kSilence}, kHold);
+    }
+  }
+  bool write(std::string_view events) override { return reply_->write(events); }
+  void complete(std::span<const ApiAnswer> answers) override {
+    const Generation& first = answers.front().result;
+    int64_t tokens = 0;
+    for (const ApiAnswer& a : answers) {
+      tokens += a.answer_tokens;
+      if (a.result.decode_rate() > 0) metrics_.decode_rate(a.result.decode_rate());
+    }
+    if (first.prompt_rate() > 0) metrics_.prompt_rate(first.prompt_rate());
+    metrics_.first_token(first.times.first_seconds);
+    reply_->note("prompt", int64_t{first.prompt_tokens});
+    reply_->note("cached", int64_t{first.reused_tokens});
+    reply_->note("answer", tokens);
+    reply_->note("finish", std::string(finish_reason_name(first.finish)));
+    reply_->note("prompt_rate", first.prompt_rate());
+    reply_->note("decode_rate", first.decode_rate());
+  }
+  void finish() override { reply_->finish(); }
+  void send(int status, std::string json) override { reply_->send(json_response(status, std::move(json))); }
+
+ private:
+  const std::shared_ptr<CallReply> reply_;
+  RequestMetrics& metrics_;
+};
 
 std::string iso_time(int64_t seconds) {
   const std::time_t time = seconds;
@@ -40,6 +90,14 @@ Json model_json(const Serving& s) {
           {"created_at", iso_time(s.started)},
           {"context_length", context},
           {"max_model_len", context}};
+}
+
+Json models_json(const Serving& s) {
+  return {{"object", "list"},
+          {"data", Json::array({model_json(s)})},
+          {"has_more", false},
+          {"first_id", s.model_id},
+          {"last_id", s.model_id}};
 }
 
 std::string metrics_text(const Serving& s) {
@@ -76,7 +134,6 @@ std::string metrics_text(const Serving& s) {
 // The text of /tokenize as ids: `content`, `prompt` or `text` (a string), or `messages`, as the chat template renders
 // them.
 Result<std::vector<int32_t>> ids_of(const Model& model, const Json& request) {
-  if (!request.is_object()) return invalid("the body must be a JSON object");
   if (request.contains("messages")) {
     CALLA_ASSIGN(const Conversation conversation, read_conversation(request));
     return model.encode(conversation);
@@ -96,7 +153,7 @@ Result<std::vector<int32_t>> ids_of(const Model& model, const Json& request) {
   return invalid("content (a string) or messages is missing");
 }
 
-Result<Json> tokenize(const Model& model, int context, const Json& request) {
+Result<Json> tokenize(Model& model, const Json& request) {
   CALLA_ASSIGN(const std::vector<int32_t> ids, ids_of(model, request));
   const auto pieces = request.find("with_pieces");
   if (pieces != request.end() && !pieces->is_boolean()) return invalid("with_pieces must be true or false");
@@ -108,11 +165,11 @@ Result<Json> tokenize(const Model& model, int context, const Json& request) {
       tokens.push_back(id);
     }
   }
-  return Json{{"tokens", std::move(tokens)}, {"count", ids.size()}, {"max_model_len", context}};
+  return Json{{"tokens", std::move(tokens)}, {"count", ids.size()}, {"max_model_len", model.runner().context()}};
 }
 
-Result<Json> detokenize(const Model& model, const Json& request) {
-  if (!request.is_object() || !request.contains("tokens") || !request["tokens"].is_array()) {
+Result<Json> detokenize(Model& model, const Json& request) {
+  if (!request.contains("tokens") || !request["tokens"].is_array()) {
     return invalid("tokens (a list of ids) is missing");
   }
   std::string text;
@@ -126,33 +183,63 @@ Result<Json> detokenize(const Model& model, const Json& request) {
   return Json{{"content", text}, {"prompt", text}};
 }
 
-// JSON in, JSON out.
-Router::Handler json_handler(const Router& router, std::function<Result<Json>(const Json& request)> work) {
-  return [&router, work = std::move(work)](const Call& call) {
-    const auto answer = [&]() -> Result<Json> {
-      CALLA_ASSIGN(const Json request, parse_json(call.request.body));
-      return work(request);
-    }();
-    call.reply->send(answer ? json_response(200, answer->dump())
-                            : router.refusal(400, answer.error().message, call.request.path));
-  };
-}
-
 }  // namespace
 
-HttpResponse json_response(int status, std::string body) {
-  return {status, "application/json", {}, std::move(body)};
-}
-
 HttpResponse error_response(int status, std::string message, std::string_view path) {
-  if (path.starts_with("/v1/messages")) {
-    return json_response(status,
-                         Json{{"type", "error"}, {"error", {{"type", "api_error"}, {"message", message}}}}.dump());
-  }
-  return json_response(status, Json{{"error", {{"message", message}, {"type", "api_error"}}}}.dump());
+  return json_response(status, error_body(api_style(path), {status, std::move(message), "", ""}));
 }
 
-void add_plain_routes(Router& router, const Serving& s) {
+void add_routes(Router& router, const Serving& s) {
+  for (const auto& [path, kind] : {std::pair("/v1/chat/completions", ApiKind::kChat),
+                                   {"/v1/completions", ApiKind::kCompletions},
+                                   {"/v1/responses", ApiKind::kResponses},
+                                   {"/v1/messages", ApiKind::kMessages}}) {
+    router.add("POST", path, [&s, kind = kind](const Call& call) {
+      const std::shared_ptr<ApiCall> answer =
+          s.api.answer(kind, call.request.body, std::make_shared<HttpOutput>(call.reply, s.metrics));
+      if (answer == nullptr) return;
+      call.reply->on_close([weak = std::weak_ptr(answer)] {
+        if (const auto a = weak.lock()) a->cancel();
+      });
+    });
+  }
+  // JSON in, JSON out.
+  using Work = std::function<ApiResult<std::string>(std::string_view body)>;
+  const auto add_json = [&](const char* path, Work work) {
+    router.add("POST", path, [path, work = std::move(work)](const Call& call) {
+      const ApiResult<std::string> json = work(call.request.body);
+      call.reply->send(json ? json_response(200, *json)
+                            : json_response(json.error().status, error_body(api_style(path), json.error())));
+    });
+  };
+  add_json("/v1/messages/count_tokens", [&s](std::string_view body) { return s.api.count_tokens(body); });
+  const auto add_plain = [&](const char* path, Result<Json> (*work)(Model&, const Json&)) {
+    add_json(path, [&s, work](std::string_view body) -> ApiResult<std::string> {
+      const ApiResult<Json> request = parse_body(body);
+      if (!request) return tl::unexpected(request.error());
+      const Result<Json> answer = work(s.model, *request);
+      if (!answer) return tl::unexpected(api_error(answer.error(), *request));
+      return answer->dump();
+    });
+  };
+  add_plain("/tokenize", tokenize);
+  add_plain("/detokenize", detokenize);
+
+  constexpr Router::Flags kQuiet{.quiet = true};
+  router.add(
+      "GET", "/v1/models", [&s](const Call& call) { call.reply->send(json_response(200, models_json(s).dump())); },
+      kQuiet);
+  router.add("GET", "/v1/models/{model}", [&s](const Call& call) {
+    call.reply->send(call.params[0] == s.model_id
+                         ? json_response(200, model_json(s).dump())
+                         : error_response(404, "there is no such model, only " + s.model_id, call.request.path));
+  });
+  router.add(
+      "GET", "/metrics",
+      [&s](const Call& call) {
+        call.reply->send({200, "text/plain; version=0.0.4", {}, metrics_text(s)});
+      },
+      kQuiet);
   router.add(
       "GET", "/health",
       [&s](const Call& call) {
@@ -162,33 +249,6 @@ void add_plain_routes(Router& router, const Serving& s) {
                      .dump()));
       },
       {.open = true, .quiet = true});
-  router.add("GET", "/metrics",
-             [&s](const Call& call) {
-               call.reply->send({200, "text/plain; version=0.0.4", {}, metrics_text(s)});
-             },
-             {.quiet = true});
-  router.add("GET", "/v1/models",
-             [&s](const Call& call) {
-               call.reply->send(json_response(200, Json{{"object", "list"},
-                                                        {"data", Json::array({model_json(s)})},
-                                                        {"has_more", false},
-                                                        {"first_id", s.model_id},
-                                                        {"last_id", s.model_id}}
-                                                       .dump()));
-             },
-             {.quiet = true});
-  router.add("GET", "/v1/models/{model}", [&s, &router](const Call& call) {
-    call.reply->send(
-        call.params[0] == s.model_id
-            ? json_response(200, model_json(s).dump())
-            : router.refusal(404, fmt::format("there is no model \"{}\", only \"{}\"", call.params[0], s.model_id),
-                             call.request.path));
-  });
-  router.add("POST", "/tokenize", json_handler(router, [&s](const Json& request) {
-               return tokenize(s.model, s.model.runner().context(), request);
-             }));
-  router.add("POST", "/detokenize",
-             json_handler(router, [&s](const Json& request) { return detokenize(s.model, request); }));
 }
 
 }  // namespace calla
