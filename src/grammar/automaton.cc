@@ -89,7 +89,7 @@ uint32_t GrammarAutomaton::settle() {
       }
       case Kind::kReturn:
         if (t.stack == kEmpty) {
-          waiting_.push_back({kEnd, kEmpty});
+          if (first_time({kEnd, kEmpty})) waiting_.push_back({kEnd, kEmpty});
         } else {
           reach(top.node, top.below);
         }
@@ -113,7 +113,6 @@ uint32_t GrammarAutomaton::settle() {
   ++round_;
   seen_count_ = 0;
 
-  std::sort(waiting_.begin(), waiting_.end());
   uint64_t hash = 0;
   for (const Thread& t : waiting_) hash = mixed(hash, uint64_t{t.node} << 32 | t.stack);
   const auto [first, last] = state_index_.equal_range(hash);
@@ -125,7 +124,7 @@ uint32_t GrammarAutomaton::settle() {
   }
   const auto id = static_cast<uint32_t>(states_.size());
   states_.push_back({static_cast<uint32_t>(threads_.size()), static_cast<uint32_t>(waiting_.size()),
-                     !waiting_.empty() && waiting_.back().node == kEnd});
+                     std::ranges::find(waiting_, kEnd, &Thread::node) != waiting_.end(), free_slices(waiting_)});
   threads_.insert(threads_.end(), waiting_.begin(), waiting_.end());
   state_index_.emplace(hash, id);
   rows_.emplace_back().fill(kUnknown);
@@ -179,11 +178,10 @@ uint32_t GrammarAutomaton::import(const GrammarAutomaton& from, uint32_t state) 
   return settle();
 }
 
-// How many slices of plain tokens are allowed without a look.
-size_t GrammarAutomaton::free_slices(uint32_t state) const {
+uint8_t GrammarAutomaton::free_slices(std::span<const Thread> threads) const {
   constexpr auto& kSlices = GrammarVocabulary::kSlices;
   uint32_t run = 0;
-  for (const Thread& t : threads(state)) {
+  for (const Thread& t : threads) {
     if (t.node == kEnd) continue;
     const GrammarNode& n = program_->nodes[t.node];
     if (n.run == GrammarNode::Run::kEndless) return kSlices.size();
@@ -193,7 +191,7 @@ size_t GrammarAutomaton::free_slices(uint32_t state) const {
     if (max == GrammarProgram::kEndless) return kSlices.size();
     run = std::max(run, max - top.count + 1);
   }
-  return static_cast<size_t>(std::upper_bound(kSlices.begin(), kSlices.end(), run) - kSlices.begin());
+  return static_cast<uint8_t>(std::upper_bound(kSlices.begin(), kSlices.end(), run) - kSlices.begin());
 }
 
 uint32_t GrammarAutomaton::narrowed(uint32_t state) {
@@ -206,20 +204,27 @@ GrammarAutomaton::Mask GrammarAutomaton::walk(std::shared_ptr<GrammarAutomaton>&
   const GrammarVocabulary& vocabulary = *automaton->vocabulary_;
   Mask out;
   const uint64_t most = automaton->work_ + kMaxWork;
-  out.slices = automaton->free_slices(state);
+  out.slices = automaton->states_[state].free;
   std::vector<uint32_t> path(vocabulary.longest() + 1);  // [depth] the states along the current token
-  const auto walk_trie = [&](const GrammarVocabulary::Trie& trie) {
+  const auto walk_trie = [&](const GrammarVocabulary::Trie& trie, size_t slice) {
     path[0] = state;
-    for (uint32_t i = 0; i < trie.size();) {
-      const GrammarVocabulary::Node& node = trie[i];
+    for (uint32_t i = 0; i + 1 < trie.nodes.size();) {
+      const GrammarVocabulary::Node& node = trie.nodes[i];
       const uint32_t to = automaton->step(path[node.depth - 1], node.byte);
       if (to == kDead) {
         i = node.end;
         continue;
       }
+      // All that follows in a slice is plain characters: allowed where the state reached allows the slice.
+      const bool all = automaton->states_[to].free > slice;
+      const auto first = trie.tokens.begin() + node.first;
+      if (all) {
+        out.tokens.insert(out.tokens.end(), first, trie.tokens.begin() + trie.nodes[node.end].first);
+      } else if (node.ends) {
+        out.tokens.push_back(*first);
+      }
       path[node.depth] = to;
-      if (node.token >= 0) out.tokens.push_back(node.token);
-      ++i;
+      i = all ? node.end : i + 1;
       if (automaton->work_ > most && automaton->states_[state].count > 1) return;
       if (!automaton->full()) continue;
       auto fresh = std::make_shared<GrammarAutomaton>(*automaton->program_, vocabulary);
@@ -229,8 +234,8 @@ GrammarAutomaton::Mask GrammarAutomaton::walk(std::shared_ptr<GrammarAutomaton>&
       automaton = std::move(fresh);
     }
   };
-  walk_trie(vocabulary.others());
-  for (size_t s = out.slices; s < GrammarVocabulary::kSlices.size(); ++s) walk_trie(vocabulary.slice(s));
+  walk_trie(vocabulary.others(), GrammarVocabulary::kSlices.size());
+  for (size_t s = out.slices; s < GrammarVocabulary::kSlices.size(); ++s) walk_trie(vocabulary.slice(s), s);
   if (automaton->work_ > most && automaton->states_[state].count > 1) {
     state = automaton->narrowed(state);
     return walk(automaton, state);

@@ -61,7 +61,7 @@ class GrammarAutomaton {
 
   struct Thread {
     uint32_t node, stack;
-    auto operator<=>(const Thread&) const = default;
+    bool operator==(const Thread&) const = default;
   };
   struct Stack {
     uint32_t below;  // what is under the top frame
@@ -73,6 +73,7 @@ class GrammarAutomaton {
   struct State {
     uint32_t first = 0, count = 0;  // of threads_
     bool ends = false;
+    uint8_t free = 0;  // so many slices of the vocabulary are allowed whole
   };
   struct Mask {
     size_t slices = 0;            // allowed whole
@@ -88,7 +89,7 @@ class GrammarAutomaton {
   void reach(uint32_t node, uint32_t stack);
   bool first_time(Thread t);
   uint32_t settle();
-  size_t free_slices(uint32_t state) const;
+  uint8_t free_slices(std::span<const Thread> threads) const;
   uint32_t narrowed(uint32_t state);
   static Mask walk(std::shared_ptr<GrammarAutomaton>& automaton, uint32_t& state);
 

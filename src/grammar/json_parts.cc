@@ -225,7 +225,10 @@ Result<uint32_t> JsonParts::string(ValueForm form, const CharDfa& wanted, uint32
     if (!tens.empty()) escapes.push_back({'u', 'u', b_.literal("00", b_.bytes(tens))});
     if (!escapes.empty()) edges.push_back({'\\', '\\', b_.bytes(escapes)});
     std::vector<uint32_t> ways;
-    if (!edges.empty()) ways.push_back(b_.bytes(edges));
+    using Run = GrammarNode::Run;
+    const auto& all = dfa.states[s].edges;
+    const bool anything = all.size() == 1 && all[0].lo == 0 && all[0].hi == kMaxCharacter && all[0].to == s;
+    if (!edges.empty()) ways.push_back(b_.bytes(edges, anything ? Run::kEndless : Run::kNone));
     if (dfa.states[s].accepts) ways.push_back(end);
     b_.set_split(places[s], ways);
   }

@@ -26,19 +26,22 @@ GrammarVocabulary::Trie make_trie(std::vector<std::pair<std::string_view, int32_
   std::vector<uint32_t> path;  // the nodes of the last token's bytes
   std::string_view last;
   const auto leave = [&](size_t depth) {
-    for (; path.size() > depth; path.pop_back()) trie[path.back()].end = static_cast<uint32_t>(trie.size());
+    for (; path.size() > depth; path.pop_back()) trie.nodes[path.back()].end = static_cast<uint32_t>(trie.nodes.size());
   };
   for (const auto& [text, id] : tokens) {
     const auto apart = std::mismatch(last.begin(), last.end(), text.begin(), text.end()).second;
     leave(static_cast<size_t>(apart - text.begin()));
+    const auto first = static_cast<uint32_t>(trie.tokens.size());
     for (size_t i = path.size(); i < text.size(); ++i) {
-      path.push_back(static_cast<uint32_t>(trie.size()));
-      trie.push_back({0, -1, static_cast<uint16_t>(i + 1), static_cast<uint8_t>(text[i])});
+      path.push_back(static_cast<uint32_t>(trie.nodes.size()));
+      trie.nodes.push_back({0, first, static_cast<uint16_t>(i + 1), static_cast<uint8_t>(text[i]), false});
     }
-    trie.back().token = id;
+    trie.nodes.back().ends = true;
+    trie.tokens.push_back(id);
     last = text;
   }
   leave(0);
+  trie.nodes.push_back({0, static_cast<uint32_t>(trie.tokens.size()), 0, 0, false});
   return trie;
 }
 

@@ -24,11 +24,15 @@ class GrammarVocabulary {
  public:
   struct Node {
     uint32_t end;    // one past the last node below this one
-    int32_t token;   // that ends here, or -1
+    uint32_t first;  // of Trie::tokens: the tokens that go through this node are [first, nodes[end].first)
     uint16_t depth;  // of the byte, from 1
     uint8_t byte;
+    bool ends;  // the first of them ends here
   };
-  using Trie = std::vector<Node>;  // parents before children
+  struct Trie {
+    std::vector<Node> nodes;      // parents before children; the last one, of depth 0, is behind all
+    std::vector<int32_t> tokens;  // in the order of their nodes
+  };
 
   // Slice s holds the plain tokens of more than kSlices[s - 1] and at most kSlices[s] characters.
   static constexpr std::array<uint32_t, 5> kSlices = {4, 8, 16, 32, ~uint32_t{0}};
