@@ -69,7 +69,7 @@ sanitize: deps-test
 	$(call say,"building and testing with AddressSanitizer and UndefinedBehaviorSanitizer")
 	@cmake --preset asan -Wno-dev > /dev/null && cmake --build --preset asan && ctest --preset asan -j $(JOBS) -E '^app$$'
 	$(call say,"building and testing the threads with ThreadSanitizer")
-	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu
+	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu test_grammar
 	@build/tsan/test_base --gtest_brief=1
 	@build/tsan/test_backend_cpu --gtest_brief=1 --gtest_filter='*ProjectSeveralMatrices*:*MoeAgrees*'
 

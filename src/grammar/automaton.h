@@ -51,9 +51,9 @@ class GrammarAutomaton {
   // Of one state. What is beyond is dropped, so that ambiguous grammars cost bounded time; what is left is still
   // allowed by the grammar and can be completed.
   static constexpr size_t kMaxWidth = 1024, kMaxReached = 1 << 14;
-  // Threads looked at for one mask, some tens of milliseconds. Beyond, the state is narrowed to an eighth of its
+  // Threads looked at for one mask, about 20 ms. Beyond, the state is narrowed to an eighth of its
   // threads.
-  static constexpr uint64_t kMaxWork = 1 << 21;
+  static constexpr uint64_t kMaxWork = 1 << 19;
   static constexpr uint32_t kUnknown = ~uint32_t{0};
   static constexpr uint32_t kEmpty = 0;           // the stack without frames
   static constexpr uint32_t kEnd = ~uint32_t{0};  // the node of a thread that has read a whole document

@@ -340,9 +340,10 @@ struct Nfa {
           states[loop].to.push_back(round);
           next = loop;
         } else {
+          const uint32_t end = next;
           for (uint32_t i = e.min; i < e.max && !full(); ++i) {
             const uint32_t round = build(e.parts[0], next);
-            next = add(Kind::kSplit, {round, next});
+            next = add(Kind::kSplit, {round, end});
           }
         }
         for (uint32_t i = 0; i < e.min && !full(); ++i) {
@@ -374,7 +375,7 @@ class Subsets {
     for (size_t i = 0; i < order_.size(); ++i) {
       const std::vector<uint32_t> set = *order_[i];
       CharDfa::State state;
-      state.accepts = accepts(set);
+      state.accepts = accepts(set, false);
       // Where the set of the characters' targets changes.
       std::vector<uint32_t> cuts;
       for (const uint32_t s : set) {
@@ -403,6 +404,15 @@ class Subsets {
         return invalid(fmt::format("needs an automaton of more than {} states", CharDfa::kMaxStates));
       }
       out.states.push_back(std::move(state));
+    }
+    if (!out.states[0].accepts && accepts({start}, true)) {
+      // Of the empty text only, as ^ after $: the start is a state of its own.
+      const auto copy = static_cast<uint32_t>(out.states.size());
+      out.states.push_back(out.states[0]);
+      for (CharDfa::State& state : out.states) {
+        for (CharDfa::Edge& e : state.edges) e.to = e.to == 0 ? copy : e.to;
+      }
+      out.states[0].accepts = true;
     }
     return trimmed(std::move(out));
   }
@@ -439,8 +449,8 @@ class Subsets {
     set = std::move(out);
   }
 
-  // Whether the text may end here: $ is open, and so is ^ if it was open before (an empty text).
-  bool accepts(const std::vector<uint32_t>& set) {
+  // Whether the text may end here: $ is open, and ^ at the start.
+  bool accepts(const std::vector<uint32_t>& set, bool at_start) {
     std::vector<uint32_t> work(set), visited;
     bool found = false;
     while (!work.empty()) {
@@ -452,7 +462,8 @@ class Subsets {
       ++work_;
       const Nfa::State& state = nfa_.states[s];
       found |= state.kind == Nfa::Kind::kAccept;
-      if (state.kind == Nfa::Kind::kSplit || state.kind == Nfa::Kind::kEnd) {
+      if (state.kind == Nfa::Kind::kSplit || state.kind == Nfa::Kind::kEnd ||
+          (state.kind == Nfa::Kind::kStart && at_start)) {
         work.insert(work.end(), state.to.begin(), state.to.end());
       }
     }

@@ -1,6 +1,9 @@
 #include "grammar/grammar.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <thread>
 
 #include "tests/grammar/grammars.h"
 
@@ -103,7 +106,8 @@ TEST(Grammar, NamesWhatItRefuses) {
       {R"({"type":"object","properties":{"a":{"not":{}}}})", "#/properties/a/not is not supported"},
       {R"({"type":"array","uniqueItems":true})", "#/uniqueItems is not supported"},
       {R"({"type":"text"})", "#/type must be the name of a type of JSON, or a list of some"},
-      {R"({"properties":{"a/b~":{"minLength":-1}}})", "#/properties/a~1b~0/minLength must be a whole number, 0 or more"},
+      {R"({"properties":{"a/b~":{"minLength":-1}}})",
+       "#/properties/a~1b~0/minLength must be a whole number, 0 or more"},
       {R"({"$ref":"#/$defs/x"})", "#/$ref names \"#/$defs/x\", which does not exist"},
       {R"({"$ref":"http://x/y"})", "#/$ref must begin with #: only references inside the schema are followed"},
       {R"({"$ref":"#"})", "# refers to itself without end"},
@@ -202,6 +206,98 @@ TEST(Grammar, MasksAllowWhatIsAccepted) {
       }
     }
   }
+}
+
+// What was found out is thrown away when it is too much; matchers do not notice.
+TEST(Grammar, MatchersOutliveWhatWasFoundOut) {
+  const auto g = grammar(R"({"type":"string","maxLength":20000})");
+  const std::vector<int32_t> letters{byte_token('a'), byte_token('\\'), byte_token('n')};
+  GrammarMatcher early(g), late(g);
+  ASSERT_TRUE(early.accept(byte_token('"')));
+  ASSERT_TRUE(late.accept(byte_token('"')));
+  // Each letter is a state of its own: several times as many as are kept.
+  for (int i = 0; i < 10'000; ++i) {
+    for (const int32_t id : letters) ASSERT_TRUE(late.accept(id));
+  }
+  EXPECT_FALSE(late.accept(letters[0])) << "the string is full";
+  EXPECT_TRUE(GrammarMatcher(late).accept(byte_token('"')));
+  std::vector<uint64_t> mask(vocabulary()->words()), fresh(mask);
+  early.mask(mask);
+  GrammarMatcher other(grammar(R"({"type":"string","maxLength":20000})"));
+  ASSERT_TRUE(other.accept(byte_token('"')));
+  other.mask(fresh);
+  EXPECT_EQ(mask, fresh);
+  EXPECT_TRUE(early.accept(byte_token('"')));
+  EXPECT_TRUE(early.can_end());
+}
+
+// A mask that needs more states than are kept, and an ambiguous grammar of which only a part is followed: what is
+// allowed is accepted all the same.
+TEST(Grammar, HostileSchemasStayConsistent) {
+  const auto patterns = [](int count, int lengths) {
+    Json all = Json::array();
+    for (int i = 0; i < count; ++i) {
+      const auto letter = [i](int letters) { return static_cast<char>('a' + i % letters); };
+      all.push_back(
+          {{"type", "string"}, {"pattern", fmt::format("^.*{}.{{{}}}{}$", letter(7), i % lengths, letter(11))}});
+    }
+    return Json{{"anyOf", all}};
+  };
+  const auto array = Json{{"type", "array"}, {"items", {{"$ref", "#/$defs/n"}}}};
+  const Json schemas[] = {
+      patterns(250, 6),  // more states than are kept
+      patterns(800, 5),  // more work than is done
+      {{"$ref", "#/$defs/n"}, {"$defs", {{"n", {{"anyOf", {array, array, array, {{"type", "null"}}}}}}}}},
+      {{"type", "string"}, {"minLength", 1'000'000'000}},
+  };
+  Random random(13);
+  std::vector<uint64_t> mask(vocabulary()->words());
+  for (const Json& schema : schemas) {
+    const auto g = Grammar::json_schema(vocabulary(), schema);
+    ASSERT_TRUE(g) << g.error().message;
+    GrammarMatcher m(*g);
+    for (const char c : {'[', '[', '[', '[', '[', '[', '[', '[', '[', '['}) m.accept(byte_token(c));
+    for (int step = 0; step < 12; ++step) {
+      m.mask(mask);
+      std::vector<int32_t> ids;
+      for (int32_t id = 0; id < vocabulary()->size(); ++id) {
+        if (!allowed(mask, id) || vocabulary()->is_stop(id)) continue;
+        ids.push_back(id);
+        ASSERT_TRUE(GrammarMatcher(m).accept(id)) << tokenizer().bytes(id);
+      }
+      if (ids.empty()) break;
+      ASSERT_TRUE(m.accept(ids[random.below(ids.size())]));
+    }
+  }
+}
+
+TEST(Grammar, MatchersOfOneGrammarMayBeUsedInThreads) {
+  const auto g = grammar(
+      R"({"type":"array","items":{"type":"object","properties":{"a":{"type":"string","maxLength":9},"b":{}}}})");
+  const auto walk = [&](uint64_t seed) {
+    Random random(seed);
+    GrammarMatcher m(g);
+    std::vector<uint64_t> mask(vocabulary()->words());
+    std::string text;
+    for (int step = 0; step < 60; ++step) {
+      m.mask(mask);
+      std::vector<int32_t> ids;
+      for (int32_t id = 0; id < vocabulary()->size(); ++id) {
+        if (allowed(mask, id) && !vocabulary()->is_stop(id)) ids.push_back(id);
+      }
+      if (ids.empty()) break;
+      const int32_t id = ids[random.below(ids.size())];
+      if (!m.accept(id)) return std::string("refused");
+      text += tokenizer().bytes(id);
+    }
+    return text;
+  };
+  std::vector<std::string> together(8), alone;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < together.size(); ++i) threads.emplace_back([&, i] { together[i] = walk(i); });
+  for (std::thread& t : threads) t.join();
+  for (size_t i = 0; i < together.size(); ++i) alone.push_back(walk(i));
+  EXPECT_EQ(together, alone);
 }
 
 }  // namespace

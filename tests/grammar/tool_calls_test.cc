@@ -1,0 +1,120 @@
+#include <gtest/gtest.h>
+
+#include "tests/grammar/grammars.h"
+#include "text/answer_parser.h"
+#include "text/tool_types.h"
+
+namespace calla::grammar_test {
+namespace {
+
+struct Call {
+  std::string name, arguments;
+};
+
+// What the parser of answers reads.
+std::vector<Call> read(std::string_view text, const std::shared_ptr<const ToolTypes>& types) {
+  AnswerParser parser(false, types);
+  std::vector<AnswerEvent> events;
+  parser.push(text, events);
+  parser.finish(events);
+  std::vector<Call> calls;
+  for (const AnswerEvent& e : events) {
+    switch (e.kind) {
+      case AnswerEvent::Kind::kCallBegin:
+        calls.push_back({e.text, {}});
+        break;
+      case AnswerEvent::Kind::kCallArguments:
+        calls.back().arguments += e.text;
+        break;
+      case AnswerEvent::Kind::kCallEnd:
+        break;
+      default:
+        ADD_FAILURE() << "text beside the calls: " << e.text << "\nin " << text;
+    }
+  }
+  return calls;
+}
+
+const std::pair<std::string_view, std::string_view> kTools[] = {
+    {"write", R"({"type":"object","properties":{"path":{"type":"string"},"content":{"type":"string","maxLength":60},
+      "mode":{"enum":["create","append"]},"tags":{"type":"array","items":{"type":"string"},"maxItems":3}},"required":["path","content"],"additionalProperties":false})"},
+    {"move",
+     R"({"type":"object","properties":{"by":{"type":"integer","minimum":-5,"maximum":5},"fast":{"type":"boolean"},
+      "to":{"type":"object","properties":{"x":{"type":"number","minimum":0},"label":{"type":["string","null"]}},"required":["x"],"additionalProperties":false}},"required":["by"]})"},
+    {"note",
+     R"({"type":"object","properties":{"text":{"type":["string","null"]},"date":{"type":"string","format":"date"},"key":{"type":"string","pattern":"^<?[a-z/]+>?$"}},"additionalProperties":false})"},
+    {"ping", R"({"type":"object","properties":{}, "additionalProperties":false})"},
+};
+
+// Random ways through the grammar of tool calls: the parser of answers reads calls of these tools, and the grammars of
+// their schemas allow the arguments.
+TEST(ToolCalls, AreReadAsTheyWereMeant) {
+  std::vector<Json> schemas;
+  std::vector<std::shared_ptr<const Grammar>> arguments;
+  std::vector<std::string> lines;
+  for (const auto& [name, schema] : kTools) {
+    schemas.push_back(*parse_json(schema));
+    arguments.push_back(*Grammar::json_schema(vocabulary(), schemas.back()));
+    lines.push_back(
+        python_json(Json{{"type", "function"}, {"function", {{"name", name}, {"parameters", schemas.back()}}}}));
+  }
+  std::vector<GrammarTool> tools;
+  for (size_t i = 0; i < schemas.size(); ++i) tools.push_back({std::string(kTools[i].first), &schemas[i]});
+  const auto types = std::make_shared<const ToolTypes>(lines);
+  const auto g = *Grammar::tool_calls(vocabulary(), tools, true);
+  Random random(11);
+  std::vector<uint64_t> mask(vocabulary()->words());
+  int finished = 0;
+  for (int walk = 0; walk < 120; ++walk) {
+    GrammarMatcher m(g);
+    std::string text;
+    bool ended = false;
+    for (int step = 0; step < 250 && !ended; ++step) {
+      m.mask(mask);
+      std::vector<int32_t> ids, markup;
+      for (int32_t id = 0; id < vocabulary()->size(); ++id) {
+        if (!allowed(mask, id) || vocabulary()->is_stop(id)) continue;
+        ids.push_back(id);
+        // Markers, and what they begin with, so that values end, and come close to it.
+        const std::string_view bytes = tokenizer().bytes(id);
+        if (bytes.find_first_of("\n</=>") != bytes.npos) markup.push_back(id);
+      }
+      ended = m.can_end() && (ids.empty() || random.below(3) == 0);
+      if (ended) break;
+      const auto& from = !markup.empty() && random.below(2) == 0 ? markup : ids;
+      const int32_t id = from[random.below(from.size())];
+      ASSERT_TRUE(m.accept(id));
+      text += tokenizer().bytes(id);
+    }
+    if (!ended) continue;
+    ++finished;
+    const auto calls = read(text, types);
+    EXPECT_FALSE(calls.empty()) << text;
+    for (const Call& call : calls) {
+      size_t tool = 0;
+      while (tool < std::size(kTools) && kTools[tool].first != call.name) ++tool;
+      ASSERT_LT(tool, std::size(kTools)) << text;
+      ASSERT_TRUE(accepts(arguments[tool], call.arguments)) << call.arguments << "\nfrom " << text;
+    }
+  }
+  EXPECT_GT(finished, 20);
+}
+
+TEST(ToolCalls, NameWhatTheyRefuse) {
+  const auto error = [](std::string_view name, std::string_view schema) {
+    const Json json = *parse_json(schema);
+    const GrammarTool tool{std::string(name), &json};
+    const auto g = Grammar::tool_calls(vocabulary(), {&tool, 1}, false);
+    return g ? "" : g.error().message;
+  };
+  EXPECT_EQ(error("f", R"({"properties":{"a":{"not":{}}}})"), "tool f: #/properties/a/not is not supported");
+  EXPECT_EQ(error("f", R"({"type":"string"})"), "tool f: #/type must be object for the parameters of a tool");
+  EXPECT_EQ(error("f", R"({"properties":{"a>":{}}})"),
+            "tool f: #/properties/a> has a name that a tool call cannot hold");
+  EXPECT_EQ(error("a\nb", "{}"), "a tool is called \"a\nb\", which a tool call cannot hold");
+  EXPECT_EQ(error("f", R"({"$ref":"#/$defs/p","$defs":{"p":{"type":"object"}}})"), "");
+  EXPECT_EQ(error("f", R"({})"), "");
+}
+
+}  // namespace
+}  // namespace calla::grammar_test
