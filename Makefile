@@ -72,6 +72,7 @@ sanitize: deps-test
 	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu test_grammar
 	@build/tsan/test_base --gtest_brief=1
 	@build/tsan/test_backend_cpu --gtest_brief=1 --gtest_filter='*ProjectSeveralMatrices*:*MoeAgrees*'
+	@build/tsan/test_grammar --gtest_brief=1 --gtest_filter='*Threads*'
 
 # SECONDS of libFuzzer for each target, under ASan and UBSan.
 SECONDS ?= 20
