@@ -6,7 +6,7 @@ set -eu
 run='g++ cmake ninja-build make pkg-config git libfmt-dev libexpected-dev nlohmann-json3-dev libsimdjson-dev libutf8proc-dev
      libedit-dev libcli11-dev libsqlite3-dev libboost1.81-dev'
 test='libgtest-dev librapidcheck-dev libbenchmark-dev ccache mold clang-19 libclang-rt-19-dev clang-format clang-tidy-19
-      python3 python3-jinja2 python3-numpy valgrind'
+      python3 python3-jinja2 python3-numpy valgrind chromium'
 neon='g++-aarch64-linux-gnu qemu-user googletest'
 
 wanted=''

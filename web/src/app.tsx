@@ -199,7 +199,7 @@ function Help({ onClose }: { onClose: () => void }) {
 function Key() {
   const [key, setKey] = useState("");
   return (
-    <Dialog title="This server wants a key" onClose={() => {}}>
+    <Dialog title="This server wants a key" onClose={() => chat.dismissKey()}>
       <form
         onSubmit={(event) => {
           event.preventDefault();

@@ -25,6 +25,7 @@ const publishMilliseconds = 40;
 const saveMilliseconds = 10_000;
 const maxRetries = 5;
 const settingsName = "calla.settings";
+const brokenOff = "The answer broke off: the connection to the server was lost";
 
 // Not crypto.randomUUID: browsers keep that from pages on plain HTTP beyond loopback.
 export function newId(): string {
@@ -67,6 +68,7 @@ class Chat {
   private readonly loaded = new Map<string, Conversation>();
   private readonly stops = new Map<string, AbortController>();
   private lastQuery = 0;
+  private lastSave: Promise<void> = Promise.resolve(); // saves go out in their order: a parent before its child
 
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
@@ -116,6 +118,11 @@ class Chat {
 
   dismissProblem(): void {
     this.set({ problem: "" });
+  }
+
+  /** Until the server refuses the next request. */
+  dismissKey(): void {
+    this.set({ needsKey: false });
   }
 
   private async loadModels(): Promise<void> {
@@ -234,7 +241,12 @@ class Chat {
     void this.save(id, { leaf });
   }
 
-  private async save(id: string, change: api.Change): Promise<void> {
+  private save(id: string, change: api.Change): Promise<void> {
+    this.lastSave = this.lastSave.then(() => this.saveNow(id, change));
+    return this.lastSave;
+  }
+
+  private async saveNow(id: string, change: api.Change): Promise<void> {
     try {
       const summary = await api.put(id, change);
       const others = this.state.list.filter((s) => s.id !== id);
@@ -263,7 +275,7 @@ class Chat {
       this.replace(id, (c) => ({ ...c, title }));
       history.pushState(null, "", `#/c/${id}`);
     }
-    await this.save(id, { title, leaf: question.id, settings: isNew ? this.loaded.get(id)!.settings : undefined, messages: [question] });
+    void this.save(id, { title, leaf: question.id, settings: isNew ? this.loaded.get(id)!.settings : undefined, messages: [question] });
     await this.answer(id);
   }
 
@@ -285,7 +297,7 @@ class Chat {
       messages.push(result);
     }
     this.add(id, messages);
-    await this.save(id, { leaf: parent, messages });
+    void this.save(id, { leaf: parent, messages });
     await this.answer(id);
   }
 
@@ -319,11 +331,11 @@ class Chat {
           void this.save(id, { leaf: message.id, messages: [message] });
         }
       }
-      if (!answer.complete) throw new StreamError("The answer broke off: the connection to the server was lost");
+      if (!answer.complete) throw new StreamError(brokenOff);
     } catch (error) {
       if (stop.signal.aborted) message.finish = "stopped";
       else if (error instanceof ApiError && error.status === 401) this.set({ needsKey: true });
-      else message.error = (error as Error).message;
+      else message.error = error instanceof TypeError ? brokenOff : (error as Error).message;
     }
     clearTimeout(timer);
     this.stops.delete(id);

@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { Icon } from "./icons";
 
 interface DialogProps {
@@ -12,16 +12,26 @@ interface DialogProps {
 /** A modal dialog: the browser keeps the focus inside, closes it on Escape and gives the focus back. */
 export function Dialog({ title, onClose, children, side = false }: DialogProps) {
   const element = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  const isMounted = useRef(true);
+  useLayoutEffect(() => {
     const dialog = element.current!;
     dialog.showModal();
-    return () => dialog.close();
+    return () => {
+      isMounted.current = false;
+      dialog.close();
+    };
   }, []);
+  // The close event comes late: by then another dialog may be open.
+  const onClosed = () => isMounted.current && onClose();
+  const onCancel = (event: Event) => {
+    event.preventDefault();
+    onClose();
+  };
   const onBackdrop = (event: MouseEvent) => {
     if (event.target === element.current) onClose();
   };
   return (
-    <dialog ref={element} class={side ? "dialog side" : "dialog"} aria-labelledby="dialog-title" onClose={onClose} onMouseDown={onBackdrop}>
+    <dialog ref={element} class={side ? "dialog side" : "dialog"} aria-labelledby="dialog-title" onCancel={onCancel} onClose={onClosed} onMouseDown={onBackdrop}>
       <div class="dialog-body">
         <header>
           <h2 id="dialog-title">{title}</h2>

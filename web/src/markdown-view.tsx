@@ -55,13 +55,16 @@ function dress(fragment: DocumentFragment): void {
     table.replaceWith(box);
     box.append(table);
   }
-  for (const math of fragment.querySelectorAll<HTMLElement>("span.math")) setMath(math);
+  for (const math of fragment.querySelectorAll<HTMLElement>("span.math")) {
+    if (math.classList.contains("display")) scrollable(math, "Formula");
+    setMath(math);
+  }
 }
 
 // What scrolls sideways must be reachable by keyboard.
 function scrollable(element: HTMLElement, label: string): void {
   element.tabIndex = 0;
-  element.setAttribute("role", "region");
+  element.setAttribute("role", "group");
   element.setAttribute("aria-label", label);
 }
 

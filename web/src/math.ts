@@ -15,5 +15,9 @@ export function setMath(element: HTMLElement): void {
 
 function set(loaded: Katex, element: HTMLElement, tex: string, display: boolean): void {
   // KaTeX builds nodes, not HTML; without trust it makes no links, images or attributes of the model's choice.
-  loaded.render(tex, element, { displayMode: display, throwOnError: false, trust: false, maxExpand: 200, maxSize: 20, strict: false });
+  try {
+    loaded.render(tex, element, { displayMode: display, throwOnError: true, trust: false, maxExpand: 200, maxSize: 20, strict: false });
+  } catch {
+    element.textContent = tex; // what is not TeX is shown as it was written
+  }
 }

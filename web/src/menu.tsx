@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Icon } from "./icons";
 
 export interface MenuItem {
@@ -18,7 +18,7 @@ export function Menu({ label, items }: { label: string; items: MenuItem[] }) {
     setPlace(null);
     if (refocus) button.current?.focus();
   };
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!place) return;
     list.current?.querySelector("button")?.focus();
     const onPointer = (event: Event) => {

@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { chat } from "./chat";
 import { Icon } from "./icons";
 import { copyText, Markdown } from "./markdown-view";
@@ -152,7 +152,7 @@ export function Results({ calls }: { calls: ToolCall[] }) {
 function Edit({ message, onClose }: { message: Message; onClose: () => void }) {
   const [text, setText] = useState(message.content);
   const area = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     area.current!.focus();
     area.current!.setSelectionRange(text.length, text.length);
   }, []);
