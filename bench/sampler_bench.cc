@@ -38,5 +38,16 @@ BENCHMARK_CAPTURE(sample, no_filter, SamplingParams{})->Unit(benchmark::kMillise
 BENCHMARK_CAPTURE(sample, logprobs_20, SamplingParams{.top_k = 20, .top_p = 0.95f, .logprobs = 20})
     ->Unit(benchmark::kMillisecond);
 
+// With a grammar's mask: inside a string nearly all tokens are allowed, between values a handful.
+void sample_masked(benchmark::State& state, uint64_t word, int words) {
+  Sampler sampler({.top_k = 20, .top_p = 0.95f}, kTokens, {});
+  std::vector<float> row = logits();
+  std::vector<uint64_t> mask((kTokens + 63) / 64);
+  for (int i = 0; i < words; ++i) mask[static_cast<size_t>(i) * mask.size() / static_cast<size_t>(words)] = word;
+  for (auto _ : state) benchmark::DoNotOptimize(sampler.sample(row, mask));
+}
+BENCHMARK_CAPTURE(sample_masked, few, 0x10, 5)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(sample_masked, most, 0xfffffffffffffeff, (kTokens + 63) / 64)->Unit(benchmark::kMillisecond);
+
 }  // namespace
 }  // namespace calla

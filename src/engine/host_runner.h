@@ -56,6 +56,7 @@ class HostRunner final : public Runner {
 
   const ModelConfig& config() const override { return model_->weights.config; }
   int context() const override { return options_.context; }
+  int chunk() const override { return options_.chunk; }
   PageUse pages() const override { return {pool_.used(), page_limit(options_), pool_.page_size() * sizeof(Kv)}; }
   size_t state_bytes() const override {
     return (shape_.recurrent_size() + shape_.window_size()) * sizeof(typename O::Real);

@@ -64,6 +64,7 @@ class Runner {
   virtual ~Runner() = default;
   virtual const ModelConfig& config() const = 0;
   virtual int context() const = 0;
+  virtual int chunk() const = 0;  // most rows of one pass
   virtual PageUse pages() const = 0;
   virtual size_t state_bytes() const = 0;  // of a sequence, besides its pages
 

@@ -175,6 +175,8 @@ void Sampler::select_top(std::span<const float> logits, int k) {
   candidates_.clear();
   const auto size = static_cast<size_t>(k);
   for (size_t b = 0; b < block_best_.size(); ++b) {
+    // Behind a mask there may be fewer candidates than k, and most blocks without any.
+    if (block_best_[b] == -INFINITY) continue;
     if (candidates_.size() == size && !(block_best_[b] > candidates_.front().logit)) continue;
     const size_t end = std::min(logits.size(), (b + 1) * kBlock);
     for (size_t i = b * kBlock; i < end; ++i) {

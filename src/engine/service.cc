@@ -81,8 +81,8 @@ Generation cancelled_generation(const ServiceRequest& request) {
 Result<void> check(const ServiceOptions& o) {
   if (o.running < 1 || o.running > 4096) return invalid(fmt::format("{} sequences: expected 1 to 4096", o.running));
   if (o.queue < 0) return invalid(fmt::format("a queue of {}: expected 0 or more", o.queue));
-  if (o.chunk < 1 || o.shared_chunk < 1) {
-    return invalid(fmt::format("chunks of {} and {} rows: expected 1 or more", o.chunk, o.shared_chunk));
+  if (o.chunk < 0 || o.shared_chunk < 1) {
+    return invalid(fmt::format("chunks of {} and {} rows: expected 0 or more, and 1 or more", o.chunk, o.shared_chunk));
   }
   return {};
 }
@@ -410,6 +410,8 @@ Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<Service>> Service::start(Model& model, ServiceOptions options) {
   CALLA_TRY(check(options));
+  const int most = model.runner().chunk();
+  options.chunk = options.chunk == 0 ? most : std::min(options.chunk, most);
   auto impl = std::make_unique<Impl>(model, std::move(options));
   CALLA_TRY(impl->start());
   return std::unique_ptr<Service>(new Service(std::move(impl)));

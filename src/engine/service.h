@@ -46,7 +46,7 @@ class AnswerSink {
 struct ServiceOptions {
   int running = 4;         // most sequences in one pass, 1 to 4096; their states are planned for
   int queue = 256;         // most requests that wait; one more is kBusy
-  int chunk = 512;         // most rows of a pass that only reads prompts; at most RunnerOptions::chunk
+  int chunk = 0;           // most rows of a pass that only reads prompts, at most Runner::chunk(); 0: that
   int shared_chunk = 128;  // the same while answers stream: what a long prompt may hold them up by
   uint64_t snapshot_bytes = uint64_t{2} << 30;  // for the states of snapshots; their pages come from the runner's pool
   std::filesystem::path cache_dir;              // where snapshots outlive the process; "": nowhere
