@@ -69,10 +69,11 @@ sanitize: deps-test
 	$(call say,"building and testing with AddressSanitizer and UndefinedBehaviorSanitizer")
 	@cmake --preset asan -Wno-dev > /dev/null && cmake --build --preset asan && ctest --preset asan -j $(JOBS) -E '^app$$'
 	$(call say,"building and testing the threads with ThreadSanitizer")
-	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu test_grammar
+	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu test_grammar test_engine
 	@build/tsan/test_base --gtest_brief=1
 	@build/tsan/test_backend_cpu --gtest_brief=1 --gtest_filter='*ProjectSeveralMatrices*:*MoeAgrees*'
 	@build/tsan/test_grammar --gtest_brief=1 --gtest_filter='*Threads*'
+	@build/tsan/test_engine --gtest_brief=1 --gtest_filter='Service.*:ServiceOnDisk.*:SnapshotStore.FindsItsFilesAgain'
 
 # SECONDS of libFuzzer for each target, under ASan and UBSan.
 SECONDS ?= 20

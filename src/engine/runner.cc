@@ -59,7 +59,7 @@ MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
   plan.kv = uint64_t(Runner::page_limit(o)) * shape.page_size() * sizeof(typename Runner::Kv);
   plan.recurrent = o.sequences * (shape.recurrent_size() + shape.window_size()) * sizeof(typename O::Real);
   plan.marks = Runner::kMarks * plan.recurrent;
-  plan.scratch = model.weights.copied + sizeof(float) * uint64_t(config.vocab) +
+  plan.scratch = model.weights.copied + sizeof(float) * uint64_t(config.vocab) * o.sequences +
                  HostScratch<typename O::Real>::bytes(config, o.chunk, std::min(o.chunk, o.logit_rows));
   return plan;
 }

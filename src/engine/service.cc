@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/memory.h"
+#include "base/progress.h"
 #include "engine/answer.h"
 #include "engine/prefix_cache.h"
 #include "formats/printable.h"
@@ -81,9 +83,7 @@ Generation cancelled_generation(const ServiceRequest& request) {
 Result<void> check(const ServiceOptions& o) {
   if (o.running < 1 || o.running > 4096) return invalid(fmt::format("{} sequences: expected 1 to 4096", o.running));
   if (o.queue < 0) return invalid(fmt::format("a queue of {}: expected 0 or more", o.queue));
-  if (o.chunk < 0 || o.shared_chunk < 1) {
-    return invalid(fmt::format("chunks of {} and {} rows: expected 0 or more, and 1 or more", o.chunk, o.shared_chunk));
-  }
+  if (o.shared_chunk < 1) return invalid(fmt::format("a chunk of {} rows: expected 1 or more", o.shared_chunk));
   return {};
 }
 
@@ -145,7 +145,18 @@ Result<void> Service::Impl::start() {
                    wake.notify_one();
                  }));
   }
-  cache = std::make_unique<PrefixCache>(runner, options.snapshot_bytes, std::move(store));
+  // What is planned and not taken yet: pages, and the states of sequences.
+  const PageUse pages = runner.pages();
+  const uint64_t planned =
+      uint64_t(pages.limit - pages.used) * pages.bytes + uint64_t(options.running) * runner.state_bytes();
+  const uint64_t available = available_memory();
+  const uint64_t left = available > planned ? (available - planned) / 2 : 0;
+  totals.snapshot_limit = std::min(options.snapshot_bytes, left);
+  if (totals.snapshot_limit < options.snapshot_bytes) {
+    say({fmt::format("snapshots may take {} instead of {}: half of the memory that is left", format_bytes(left),
+                     format_bytes(options.snapshot_bytes))});
+  }
+  cache = std::make_unique<PrefixCache>(runner, totals.snapshot_limit, std::move(store));
   thread = std::thread([this] { run(); });
   return {};
 }
@@ -292,7 +303,7 @@ void Service::Impl::report(const Job& job, const PrefixCache::Hit& hit) const {
 
 // Keeps a snapshot of where a job's sequence stands.
 void Service::Impl::keep(const Job& job, std::span<const float> own) {
-  if (options.snapshot_bytes < runner.state_bytes()) return;
+  if (totals.snapshot_limit < runner.state_bytes()) return;  // it does not change any more
   if (own.empty() && cache->has(job.sequence->tokens())) return;
   if (auto snapshot = runner.fork(*job.sequence)) cache->put(std::move(*snapshot), own, job.request.side);
 }
@@ -311,7 +322,8 @@ void Service::Impl::plan() {
     steps.push_back({job->sequence.get(), {&job->token, 1}, Step::Logits::kLast});
     stepping.push_back(job.get());
   }
-  int rows = steps.empty() ? options.chunk : options.shared_chunk;
+  const int room = runner.chunk() - static_cast<int>(steps.size());
+  int rows = steps.empty() ? room : std::clamp(options.shared_chunk, 1, std::max(room, 1));
   std::ranges::stable_sort(reading, {},
                            [](const Job* job) { return std::pair(job->passed_over < kPatience, job->unread()); });
   for (Job* job : reading) {
@@ -410,8 +422,6 @@ Service::Service(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<Service>> Service::start(Model& model, ServiceOptions options) {
   CALLA_TRY(check(options));
-  const int most = model.runner().chunk();
-  options.chunk = options.chunk == 0 ? most : std::min(options.chunk, most);
   auto impl = std::make_unique<Impl>(model, std::move(options));
   CALLA_TRY(impl->start());
   return std::unique_ptr<Service>(new Service(std::move(impl)));

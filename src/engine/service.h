@@ -44,11 +44,11 @@ class AnswerSink {
 };
 
 struct ServiceOptions {
-  int running = 4;         // most sequences in one pass, 1 to 4096; their states are planned for
-  int queue = 256;         // most requests that wait; one more is kBusy
-  int chunk = 0;           // most rows of a pass that only reads prompts, at most Runner::chunk(); 0: that
-  int shared_chunk = 128;  // the same while answers stream: what a long prompt may hold them up by
-  uint64_t snapshot_bytes = uint64_t{2} << 30;  // for the states of snapshots; their pages come from the runner's pool
+  int running = 4;  // most sequences in one pass, 1 to RunnerOptions::sequences
+  int queue = 256;  // most requests that wait; one more is kBusy
+  int shared_chunk =
+      128;  // most rows of prompts in a pass while answers stream: what a long prompt may hold them up by
+  uint64_t snapshot_bytes = uint64_t{2} << 30;  // for the states of snapshots, or less where memory is less
   std::filesystem::path cache_dir;              // where snapshots outlive the process; "": nowhere
   uint64_t cache_bytes = uint64_t{16} << 30;    // of that folder
   std::function<void(std::string)> log;  // one line of text for people, without its end; from the service's thread
@@ -60,7 +60,7 @@ struct ServiceStats {
   uint64_t requests = 0, finished = 0, cancelled = 0, failed = 0, refused = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;  // of requests that have ended
   int snapshots = 0;
-  uint64_t snapshot_bytes = 0;
+  uint64_t snapshot_bytes = 0, snapshot_limit = 0;
   int files = 0;  // snapshots on disk
   uint64_t file_bytes = 0;
   PageUse pages;

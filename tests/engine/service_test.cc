@@ -39,12 +39,6 @@ std::vector<int32_t> ask(const Model& model, std::string user) {
   return model.encode(c).value();
 }
 
-std::vector<int32_t> ids(const Generation& g) {
-  std::vector<int32_t> out;
-  for (const Sampled& t : g.tokens) out.push_back(t.id);
-  return out;
-}
-
 std::shared_ptr<CollectingSink> submit(Service& service, ServiceRequest request, uint64_t* ticket = nullptr) {
   auto sink = std::make_shared<CollectingSink>();
   const auto result = service.submit(std::move(request), sink);
@@ -59,27 +53,40 @@ Generation answer(Service& service, ServiceRequest request) {
   return result ? std::move(*result) : Generation{};
 }
 
+// Up to rounding, which depends on how many tokens a pass has (docs/numerics.md): where the two best tokens are nearly
+// equal, the answers may part.
 TEST(Service, ManyAtOnceAnswerAsEachAlone) {
   const auto model = open_bud();
   const std::vector<std::string> questions = {"What is the capital of France?", "What is 12 plus 30?",
                                               "Tell me a story about a fox.",   "Who are you?",
                                               "What colour is the sky?",        "Tell me about a red kite."};
-  std::vector<std::vector<int32_t>> alone;
+  const auto request = [&](const std::string& question) {
+    ServiceRequest r = request_of(ask(*model, question), 60);
+    r.options.sampling.logprobs = 2;
+    return r;
+  };
+  std::vector<Generation> alone;
   for (const auto& q : questions) {
     auto sequence = model->runner().start();
-    GenerateOptions options;
-    options.sampling.temperature = 0;
-    options.max_tokens = 60;
-    alone.push_back(ids(generate(*model, **sequence, ask(*model, q), options).value()));
+    const ServiceRequest r = request(q);
+    alone.push_back(generate(*model, **sequence, r.prompt, r.options).value());
   }
   auto service = Service::start(*model, {.running = 4}).value();
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (const auto& q : questions) sinks.push_back(submit(*service, request_of(ask(*model, q), 60)));
+  for (const auto& q : questions) sinks.push_back(submit(*service, request(q)));
+  size_t same = 0;
   for (size_t i = 0; i < questions.size(); ++i) {
     const auto g = sinks[i]->wait();
     ASSERT_TRUE(g) << g.error().message;
-    EXPECT_EQ(ids(*g), alone[i]) << questions[i];
+    for (size_t k = 0; k < alone[i].tokens.size(); ++k, ++same) {
+      const Sampled &one = alone[i].tokens[k], &many = g->tokens.at(k);
+      EXPECT_NEAR(one.logprob, many.logprob, 0.1) << questions[i];
+      if (one.id == many.id) continue;
+      EXPECT_LT(one.top[0].logprob - one.top[1].logprob, 0.1) << questions[i];
+      break;
+    }
   }
+  EXPECT_GT(same, 100u);
 }
 
 TEST(Service, RefusesWhatCanNeverRun) {
@@ -96,6 +103,7 @@ TEST(Service, RefusesWhatCanNeverRun) {
   bad.options.sampling.top_p = 2;
   EXPECT_NE(refused(std::move(bad)).find("top_p"), std::string::npos);
   EXPECT_FALSE(Service::start(*fake.model, {.running = 0}));
+  EXPECT_FALSE(Service::start(*fake.model, {.shared_chunk = 0}));
   EXPECT_EQ(answer(*service, request_of(bytes("go"))).text, "hi") << "and still works";
 }
 
@@ -260,7 +268,7 @@ TEST(Service, APromptWaitsForOneThatSharesItsBeginning) {
     if (tokens.size() < 4) gate.pass();
     return kImEnd;
   });
-  auto service = Service::start(*fake.model, {.running = 8, .chunk = 64}).value();
+  auto service = Service::start(*fake.model, {.running = 8}).value();
   auto first = submit(*service, request_of(bytes("go")));
   gate.reached();
   std::vector<std::shared_ptr<CollectingSink>> sinks;
@@ -273,8 +281,8 @@ TEST(Service, APromptWaitsForOneThatSharesItsBeginning) {
 }
 
 TEST(Service, ACancelledPromptIsResumed) {
-  FakeModel fake = make_model([](const std::vector<int32_t>&) { return kImEnd; });
-  auto service = Service::start(*fake.model, {.chunk = 64}).value();
+  FakeModel fake = make_model([](const std::vector<int32_t>&) { return kImEnd; }, 4096, 64);
+  auto service = Service::start(*fake.model, {}).value();
   uint64_t ticket = 0;
   std::mutex mutex;
   struct Cancelling final : AnswerSink {
@@ -305,12 +313,14 @@ TEST(Service, ACancelledPromptIsResumed) {
 TEST(Service, LongPromptsComeInChunksBetweenTheTokens) {
   std::mutex mutex;
   std::vector<size_t> lengths;  // of the sequences that a row of logits was asked for
-  FakeModel fake = make_model([&](const std::vector<int32_t>& tokens) -> int32_t {
-    const std::lock_guard lock(mutex);
-    lengths.push_back(tokens.size());
-    return tokens.size() < 100 ? 'a' : kImEnd;
-  });
-  auto service = Service::start(*fake.model, {.running = 8, .chunk = 512, .shared_chunk = 32}).value();
+  FakeModel fake = make_model(
+      [&](const std::vector<int32_t>& tokens) -> int32_t {
+        const std::lock_guard lock(mutex);
+        lengths.push_back(tokens.size());
+        return tokens.size() < 100 ? 'a' : kImEnd;
+      },
+      4096, 512);
+  auto service = Service::start(*fake.model, {.running = 8, .shared_chunk = 32}).value();
   std::vector<int> gaps;  // tokens read between two of the stream's
   std::atomic<bool> streaming = false;
   int before = 0;
