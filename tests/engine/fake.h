@@ -77,7 +77,7 @@ class FakeRunner final : public Runner {
 
   const ModelConfig& config() const override { return config_; }
   int context() const override { return context_; }
-  int chunk() const override { return 512; }
+  int chunk() const override { return chunk_; }
   PageUse pages() const override { return {0, 1 << 20, 1}; }
   size_t state_bytes() const override { return 1; }
   Result<std::unique_ptr<Sequence>> start() override { return std::make_unique<Own>(); }
