@@ -46,8 +46,9 @@ class AnswerSink {
 struct ServiceOptions {
   int running = 4;  // most sequences in one pass, 1 to RunnerOptions::sequences
   int queue = 256;  // most requests that wait; one more is kBusy
-  int shared_chunk =
-      128;  // most rows of prompts in a pass while answers stream: what a long prompt may hold them up by
+  // Most rows of prompts in a pass while answers stream: what a long prompt may hold them up by. Alone, prompts are
+  // read in passes of Runner::chunk().
+  int shared_chunk = 128;
   uint64_t snapshot_bytes = uint64_t{2} << 30;  // for the states of snapshots, or less where memory is less
   std::filesystem::path cache_dir;              // where snapshots outlive the process; "": nowhere
   uint64_t cache_bytes = uint64_t{16} << 30;    // of that folder
