@@ -155,13 +155,6 @@ Result<void> settle(ApiRequest& request) {
     }
   }
   if (request.tool_choice == ToolChoice::kNone) c.tools.clear();
-  if (request.format != AnswerFormat::kText && request.tool_choice == ToolChoice::kAuto && !c.tools.empty()) {
-    return fail(
-        Error::Code::kUnsupported,
-        fmt::format("{} and tools that may be called cannot be combined: an answer that must be JSON calls nothing; "
-                    "leave out one of them, or set tool_choice to none",
-                    request.format_field));
-  }
   return {};
 }
 

@@ -93,7 +93,7 @@ std::string tool_line(const nlohmann::ordered_json& name, const nlohmann::ordere
                       const nlohmann::ordered_json& parameters);
 
 // Applies tool_choice once the tools are known: none hides them, a name must be that of a tool. Refuses what would have
-// no effect or cannot be: a choice without tools, a schema beside tools that may be called, images.
+// no effect or cannot be: a call that must be made without tools, or beside a response format; images.
 Result<void> settle(ApiRequest& request);
 
 }  // namespace calla

@@ -372,14 +372,11 @@ Result<std::vector<ChatPrompt>> Api::prompts(ApiRequest& request) {
 }
 
 Result<std::shared_ptr<const Grammar>> Api::grammar(const ApiRequest& request) {
-  const bool call = request.tool_choice == ToolChoice::kRequired;
-  if (!call && request.format == AnswerFormat::kText) return nullptr;
-  std::string key = call ? fmt::format("call {}, {}", request.tool, request.parallel_tool_calls) : "object";
-  if (call) {
-    for (const std::string& tool : request.conversation.tools) key.append("\n").append(tool);
-  } else if (request.schema != nullptr) {
-    key = python_json(*request.schema);
-  }
+  const bool must_call = request.tool_choice == ToolChoice::kRequired;
+  if (!must_call && request.format == AnswerFormat::kText) return nullptr;
+  std::string key = fmt::format("{} {} {}\n", must_call, request.parallel_tool_calls, request.tool);
+  if (request.format != AnswerFormat::kText) key += request.schema != nullptr ? python_json(*request.schema) : "object";
+  for (const std::string& tool : request.conversation.tools) key.append("\n").append(tool);
   {
     const std::lock_guard lock(grammars_mutex_);
     const auto known =
@@ -397,10 +394,10 @@ Result<std::shared_ptr<const Grammar>> Api::grammar(const ApiRequest& request) {
 }
 
 Result<std::shared_ptr<const Grammar>> Api::compile(const ApiRequest& request) const {
-  if (request.tool_choice != ToolChoice::kRequired) {
-    if (request.schema == nullptr) return Grammar::json_object(vocabulary_);
-    return Grammar::json_schema(vocabulary_, *request.schema);
-  }
+  static const Json kAnyObject = {{"type", "object"}};
+  const Json* answer = request.schema != nullptr ? request.schema.get() : &kAnyObject;
+  if (request.format == AnswerFormat::kText) answer = nullptr;
+  if (request.conversation.tools.empty()) return Grammar::json_schema(vocabulary_, *answer);
   std::deque<Json> tools;
   std::vector<GrammarTool> allowed;
   for (const std::string& line : request.conversation.tools) {
@@ -412,7 +409,7 @@ Result<std::shared_ptr<const Grammar>> Api::compile(const ApiRequest& request) c
     const Json& parameters = json_member(function, "parameters");
     allowed.push_back({std::string(name), parameters.is_null() ? nullptr : &parameters});
   }
-  return Grammar::tool_calls(vocabulary_, allowed, request.parallel_tool_calls);
+  return Grammar::tool_calls(vocabulary_, allowed, request.parallel_tool_calls, answer);
 }
 
 ApiResult<std::vector<ServiceRequest>> Api::requests(ApiRequest& request) {
@@ -437,7 +434,7 @@ ApiResult<std::vector<ServiceRequest>> Api::requests(ApiRequest& request) {
   auto made = grammar(request);
   if (!made) {
     ApiError error = api_error(made.error());
-    error.param = request.tool_choice == ToolChoice::kRequired ? "tools" : request.format_field;
+    error.param = request.format == AnswerFormat::kText ? "tools" : request.format_field;
     return tl::unexpected(std::move(error));
   }
   std::vector<ServiceRequest> out;

@@ -87,10 +87,13 @@ std::shared_ptr<const Grammar> Grammar::json_object(std::shared_ptr<const Gramma
 }
 
 Result<std::shared_ptr<const Grammar>> Grammar::tool_calls(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                                           std::span<const GrammarTool> tools, bool parallel) {
+                                                           std::span<const GrammarTool> tools, bool parallel,
+                                                           const Json* answer) {
   if (tools.empty()) return invalid("there are no tools to call");
   if (!vocabulary->tool_call || !vocabulary->tool_call_end)
     return invalid("the tokenizer has no <tool_call> and </tool_call>");
+  if (answer != nullptr && deeper_than(*answer, kMaxJsonDepth))
+    return invalid(fmt::format("the schema is nested deeper than {}", kMaxJsonDepth));
   ProgramBuilder b;
   // What would end a value, or look like another call, to who reads the answer.
   JsonParts parts(b, without_words({"</parameter>", "<parameter=", "<function=", "<tool_call>", "</tool_call>"}));
@@ -121,7 +124,11 @@ Result<std::shared_ptr<const Grammar>> Grammar::tool_calls(std::shared_ptr<const
       more = b.repeat(
           0, kMaxCalls - 1, [&](uint32_t again) { return b.literal("\n", b.call(call, again)); }, end);
     }
-    return line_ends(b, b.call(call, more));
+    const uint32_t calls = b.call(call, more);
+    if (answer == nullptr) return line_ends(b, calls);
+    compilers.emplace_back(parts, *answer, "");
+    CALLA_ASSIGN(const uint32_t document, compilers.back().root_value(end));
+    return line_ends(b, b.split({calls, document}));
   });
   CHECK(root == 0, "the root is the first rule");
   call = parts.add_rule("tool call", false, one_of_them);

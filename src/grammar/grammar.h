@@ -56,11 +56,15 @@ class Grammar {
   //
   //   <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>
   //
+  // or, with a schema of an answer, a document that it accepts instead of any call (its strings then hold no marker of
+  // this form either).
+  //
   // Strings are written as they are, and hold no marker of this form; other values are JSON. Errors: no tools, a name
   // that cannot be written, a tokenizer without the two control tokens, and what json_schema refuses, for the
   // parameters.
   static Result<std::shared_ptr<const Grammar>> tool_calls(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                                           std::span<const GrammarTool> tools, bool parallel);
+                                                           std::span<const GrammarTool> tools, bool parallel,
+                                                           const nlohmann::ordered_json* answer = nullptr);
 
   const GrammarVocabulary& vocabulary() const;
 

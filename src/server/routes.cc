@@ -92,9 +92,38 @@ Json model_json(const Serving& s) {
           {"max_model_len", context}};
 }
 
+// What Codex reads, which refuses the list where one of these is missing.
+Json codex_model_json(const Serving& s) {
+  Json levels = Json::array();
+  for (const char* effort : {"low", "medium", "high"}) {
+    levels.push_back({{"effort", effort}, {"description", fmt::format("Thinks with {} effort.", effort)}});
+  }
+  return {{"slug", s.model_id},
+          {"display_name", s.model_id},
+          {"description", "Runs on this computer."},
+          {"default_reasoning_level", "high"},
+          {"supported_reasoning_levels", std::move(levels)},
+          {"shell_type", "shell_command"},
+          {"visibility", "list"},
+          {"supported_in_api", true},
+          {"priority", 0},
+          {"upgrade", nullptr},
+          {"base_instructions", ""},
+          {"supports_reasoning_summaries", false},
+          {"support_verbosity", false},
+          {"default_verbosity", nullptr},
+          {"apply_patch_tool_type", nullptr},
+          {"truncation_policy", {{"mode", "bytes"}, {"limit", 10000}}},
+          {"supports_parallel_tool_calls", true},
+          {"context_window", s.model.runner().context()},
+          {"experimental_supported_tools", Json::array()},
+          {"input_modalities", Json::array({"text"})}};
+}
+
 Json models_json(const Serving& s) {
   return {{"object", "list"},
           {"data", Json::array({model_json(s)})},
+          {"models", Json::array({codex_model_json(s)})},
           {"has_more", false},
           {"first_id", s.model_id},
           {"last_id", s.model_id}};

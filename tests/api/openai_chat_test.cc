@@ -229,7 +229,6 @@ TEST(OpenAiChat, Refusals) {
       {kHi + R"(,"response_format":{"type":"json_schema","json_schema":{}})", "response_format.json_schema.schema", ""},
       {kHi + R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"wonder"}}})",
        "response_format", ""},
-      {kHi + "," + kTools + R"(,"response_format":{"type":"json_object"})", "response_format", "tool_choice"},
       {kHi + R"(,"reasoning_effort":"vast")", "reasoning_effort", "vast"},
       {kHi + R"(,"chat_template_kwargs":[])", "chat_template_kwargs", "an object"},
   };

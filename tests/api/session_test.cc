@@ -234,6 +234,28 @@ TEST_F(SessionOfBud, AnswersKeepToASchema) {
   }
 }
 
+// Tools that may be called and an answer that must be JSON: one or the other.
+TEST_F(SessionOfBud, ASchemaBesideTools) {
+  TestApi api(open());
+  for (const char* user : {"Hi", "What is 2 + 3?"}) {
+    const Json answer = message(
+        api.ask(ApiKind::kChat,
+                fmt::format(R"({{"messages":[{{"role":"user","content":"{}"}}],"enable_thinking":false,"max_tokens":300,
+        "tools":[{{"type":"function","function":{{"name":"ping"}}}}],"response_format":{{"type":"json_schema","json_schema":{{"name":"x",
+        "schema":{{"type":"object","properties":{{"sum":{{"enum":[5,6]}}}},"required":["sum"],"additionalProperties":false}}}}}}}})",
+                            user)),
+        false);
+    if (answer.contains("tool_calls")) {
+      EXPECT_EQ(answer["tool_calls"][0]["function"]["name"], "ping");
+      EXPECT_TRUE(answer["content"].is_null());
+    } else {
+      const auto parsed = parse_json(answer["content"].get<std::string>());
+      ASSERT_TRUE(parsed) << answer;
+      EXPECT_TRUE((*parsed)["sum"] == 5 || (*parsed)["sum"] == 6);
+    }
+  }
+}
+
 TEST_F(SessionOfBud, TheSameSeedTheSameAnswer) {
   TestApi api(open());
   const auto text = [&](const std::string& more) {

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/grammar/grammars.h"
 #include "text/answer_parser.h"
 #include "text/tool_types.h"
@@ -114,6 +116,37 @@ TEST(ToolCalls, NameWhatTheyRefuse) {
   EXPECT_EQ(error("a\nb", "{}"), "a tool is called \"a\nb\", which a tool call cannot hold");
   EXPECT_EQ(error("f", R"({"$ref":"#/$defs/p","$defs":{"p":{"type":"object"}}})"), "");
   EXPECT_EQ(error("f", R"({})"), "");
+}
+
+// Beside a schema of the answer, both are allowed, and nothing else.
+TEST(ToolCalls, OrADocument) {
+  const Json answer = *parse_json(
+      R"({"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false})");
+  const GrammarTool tool{"ping", nullptr};
+  const auto either = Grammar::tool_calls(vocabulary(), {&tool, 1}, true, &answer);
+  ASSERT_TRUE(either) << either.error().message;
+  const auto call = *vocabulary()->tool_call, call_end = *vocabulary()->tool_call_end;
+  const auto accepts = [&](const std::vector<int32_t>& ids) {
+    GrammarMatcher m(*either);
+    return std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return m.accept(id); }) && m.can_end();
+  };
+  const auto ids = [&](std::string_view text) {
+    std::vector<int32_t> out;
+    tokenizer().encode(text, out);
+    return out;
+  };
+  EXPECT_TRUE(accepts(ids(R"({"n": 5})")));
+  EXPECT_FALSE(accepts(ids(R"({"m": 5})")));
+  EXPECT_FALSE(accepts(ids("Five")));
+  std::vector<int32_t> one = {call};
+  for (const int32_t id : ids("\n<function=ping>\n</function>\n")) one.push_back(id);
+  one.push_back(call_end);
+  EXPECT_TRUE(accepts(one));
+  std::vector<int32_t> both = ids(R"({"n": 5})");
+  both.insert(both.end(), one.begin(), one.end());
+  EXPECT_FALSE(accepts(both));
+  const Json bad = {{"type", "wonder"}};
+  EXPECT_FALSE(Grammar::tool_calls(vocabulary(), {&tool, 1}, true, &bad));
 }
 
 }  // namespace
