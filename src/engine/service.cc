@@ -100,6 +100,7 @@ struct Service::Impl {
   void pass();
   void plan();
   void begin();
+  bool keeps() const { return totals.snapshot_limit >= runner.state_bytes(); }  // the limit never changes
   bool can_wait(const Job& job) const;
   void begin(Job& job);
   void report(const Job& job, const PrefixCache::Hit& hit) const;
@@ -245,6 +246,7 @@ void Service::Impl::begin() {
 
 // Whether a prompt that is being read will soon leave a snapshot that is worth waiting for.
 bool Service::Impl::can_wait(const Job& job) const {
+  if (!keeps()) return false;
   const auto& prompt = job.request.prompt;
   for (const auto& other : running) {
     if (!other->sequence || other->decoding) continue;
@@ -303,7 +305,7 @@ void Service::Impl::report(const Job& job, const PrefixCache::Hit& hit) const {
 
 // Keeps a snapshot of where a job's sequence stands.
 void Service::Impl::keep(const Job& job, std::span<const float> own) {
-  if (totals.snapshot_limit < runner.state_bytes()) return;  // it does not change any more
+  if (!keeps()) return;
   if (own.empty() && cache->has(job.sequence->tokens())) return;
   if (auto snapshot = runner.fork(*job.sequence)) cache->put(std::move(*snapshot), own, job.request.side);
 }

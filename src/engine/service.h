@@ -38,8 +38,7 @@ class AnswerSink {
   // `done` of the prompt's `total` tokens are read, `cached` of which were known before.
   virtual void on_prompt(int done, int total, int cached) = 0;
   virtual void on_delta(const Delta& delta) = 0;
-  // Once, as the last call, from the thread of cancel() or stop() never. A cancelled answer is no error: its finish is
-  // kCancelled.
+  // Once, as the last call. A cancelled answer is no error: its finish is kCancelled.
   virtual void on_done(Result<Generation> result) = 0;
 };
 

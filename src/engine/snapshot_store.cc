@@ -36,6 +36,8 @@ Result<std::unique_ptr<SnapshotStore>> SnapshotStore::open(Runner& runner, const
   };
   std::error_code error;
   fs::create_directories(own, error);
+  // They hold what people wrote.
+  if (!error) fs::permissions(own, fs::perms::owner_all, error);
   if (error) return refused(error.value());
   std::unique_ptr<SnapshotStore> store(new SnapshotStore(runner, own, limit, std::move(on_news)));
   store->lock_ = ::open((own / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
