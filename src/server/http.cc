@@ -3,6 +3,7 @@
 #include "server/http.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <array>
@@ -49,6 +50,7 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr milliseconds kTick{250};
 constexpr milliseconds kLinger{1000};            // for a client to read why it was refused while it still sends
 constexpr size_t kAhead = size_t{64} << 10;      // bytes that a client may send before it has its answer
+constexpr size_t kLarge = size_t{1} << 20;       // a body after which memory goes back to the system
 constexpr size_t kDiscarded = size_t{16} << 20;  // bytes of a refused request that are read for politeness
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
@@ -685,11 +687,14 @@ asio::awaitable<void> Connection::run(bool overloaded) {
     auto exchange = std::make_shared<Exchange>(core_, *this, request->method == "HEAD", chunks_, keep_, request->path);
     asio::post(core_.pool,
                [&core = core_, request = std::move(*request), reply = std::make_shared<Reply>(exchange)]() mutable {
+                 const bool large = request.body.size() > kLarge;
                  try {
                    core.handler(std::move(request), std::move(reply));
                  } catch (const std::exception&) {
                    // Memory ran out; the reply, dropped, says 500.
                  }
+                 // What was parsed took many times the bytes, and each thread's heap would keep them.
+                 if (large) ::malloc_trim(0);
                });
     request.reset();
     if (!co_await answer(std::move(exchange))) break;

@@ -48,10 +48,14 @@ class HttpOutput final : public ApiOutput {
   bool write(std::string_view events) override { return reply_->write(events); }
   void complete(std::span<const ApiAnswer> answers) override {
     const Generation& first = answers.front().result;
+    const auto rate = [](const ApiAnswer& a) {
+      const double seconds = a.result.times.decode_seconds;
+      return a.answer_tokens > 1 && seconds > 0 ? (a.answer_tokens - 1) / seconds : 0;
+    };
     int64_t tokens = 0;
     for (const ApiAnswer& a : answers) {
       tokens += a.answer_tokens;
-      if (a.result.decode_rate() > 0) metrics_.decode_rate(a.result.decode_rate());
+      if (rate(a) > 0) metrics_.decode_rate(rate(a));
     }
     if (first.prompt_rate() > 0) metrics_.prompt_rate(first.prompt_rate());
     metrics_.first_token(first.times.first_seconds);
@@ -60,7 +64,7 @@ class HttpOutput final : public ApiOutput {
     reply_->note("answer", tokens);
     reply_->note("finish", std::string(finish_reason_name(first.finish)));
     reply_->note("prompt_rate", first.prompt_rate());
-    reply_->note("decode_rate", first.decode_rate());
+    reply_->note("decode_rate", rate(answers.front()));
   }
   void finish() override { reply_->finish(); }
   void send(int status, std::string json) override { reply_->send(json_response(status, std::move(json))); }
