@@ -14,6 +14,9 @@ interface Chunk {
   usage?: Message["usage"] | null;
 }
 
+// Tokens of a shorter time may have come in one packet.
+const minSeconds = 0.2;
+
 export class StreamError extends Error {}
 
 export class Answer {
@@ -79,6 +82,6 @@ export class Answer {
 
   private measure(): void {
     const seconds = (this.lastToken - this.firstToken) / 1000;
-    if (seconds > 0 && this.tokens > 1) this.message.speed = (this.tokens - 1) / seconds;
+    if (seconds >= minSeconds && this.tokens > 1) this.message.speed = (this.tokens - 1) / seconds;
   }
 }

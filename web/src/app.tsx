@@ -12,10 +12,22 @@ import { Sidebar } from "./sidebar";
 const narrow = matchMedia("(max-width: 48rem)");
 const nearEnd = 80; // pixels from the end that count as being there
 
+/** Whether it worked. */
+function focusSearch(): boolean {
+  const box = document.getElementById("search")!;
+  box.focus();
+  return document.activeElement === box;
+}
+
 export function App() {
   const state = useChat();
   const [sidebar, setSidebar] = useState(!narrow.matches);
   const [dialog, setDialog] = useState<"settings" | "help" | null>(null);
+  // In a hidden sidebar the box takes no focus before it is shown.
+  const wantsSearch = useRef(false);
+  useLayoutEffect(() => {
+    if (wantsSearch.current) wantsSearch.current = !focusSearch();
+  }, [sidebar]);
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
       if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
@@ -24,7 +36,7 @@ export function App() {
       if ((event.target as Element).closest("input, textarea, select, [contenteditable]")) return;
       if (event.key === "/") {
         setSidebar(true);
-        requestAnimationFrame(() => document.getElementById("search")?.focus());
+        wantsSearch.current = !focusSearch();
       } else if (event.key === "n") chat.create();
       else if (event.key === "i") document.getElementById("composer")?.focus();
       else if (event.key === "b") setSidebar((open) => !open);

@@ -266,6 +266,7 @@ test("conversations are searched, renamed, exported and deleted", async () => {
   await page.locator("h1").click();
   await page.locator("body").press("/");
   await page.keyboard.type("walrus sleeps");
+  expect(await page.getByRole("searchbox").inputValue()).toBe("walrus sleeps");
   await expect.poll(() => conversations(page).allInnerTexts()).toEqual([walrus]);
   expect(await page.locator(".snippet").innerText()).toBe("The walrus sleeps.");
   await page.keyboard.press("Escape");
@@ -338,7 +339,10 @@ test("the keyboard reaches everything", async () => {
   await page.keyboard.press("Escape");
   await page.keyboard.press("b");
   expect(await page.locator(".sidebar").isVisible()).toBe(false);
-  await page.keyboard.press("b");
+  await page.keyboard.press("/");
+  await page.keyboard.type("in the hidden box");
+  expect(await page.getByRole("searchbox").inputValue()).toBe("in the hidden box");
+  await page.keyboard.press("Escape");
   await page.keyboard.press("n");
   expect(await page.locator("h1").innerText()).toBe("New conversation");
   // A menu: opened, walked and left by keys alone; the focus returns.
