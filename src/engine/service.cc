@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -118,7 +120,6 @@ struct Service::Impl {
   // Of the service's thread alone.
   std::vector<std::unique_ptr<Job>> running;
   int reserved = 0;  // pages, of all that run
-  std::unique_ptr<PrefixCache> cache;
   std::vector<Step> steps;
   std::vector<Job*> stepping;  // the job of each step
   std::vector<Job*> reading;
@@ -134,6 +135,8 @@ struct Service::Impl {
   uint64_t last_ticket = 0;
   ServiceStats totals;
 
+  // Of the service's thread. Its store's thread takes the mutex, so it must go first.
+  std::unique_ptr<PrefixCache> cache;
   std::thread thread;
 };
 
@@ -296,9 +299,8 @@ void Service::Impl::report(const Job& job, const PrefixCache::Hit& hit) const {
   const size_t known = hit.known, before = std::min<size_t>(known, 8),
                after = std::min<size_t>(prompt.size() - known, 16);
   options.log(
-      fmt::format("request {}: the prompt parts from what was read before at token {} of {}, after \"{}\": \"{}\", and "
-                  "before it was "
-                  "\"{}\"; {} tokens are reused",
+      fmt::format("request {}: the prompt parts from what was read before at token {} of {}, after \"{}\": now \"{}\", "
+                  "then \"{}\"; {} tokens are reused",
                   job.ticket, known, prompt.size(), text(prompt.subspan(known - before, before)),
                   text(prompt.subspan(known, after)), text(hit.instead), job.sequence->position()));
 }

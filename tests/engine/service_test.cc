@@ -246,7 +246,7 @@ TEST(Service, StartsFromTheDeepestSnapshot) {
   EXPECT_EQ(answer(*service, r).reused_tokens, 101);
   ASSERT_EQ(log.size(), 1u);
   EXPECT_NE(log[0].find("at token 102 of 120, after \"sssss"), std::string::npos) << log[0];
-  EXPECT_NE(log[0].find("\"two questions he\", and before it was \"one question her\""), std::string::npos) << log[0];
+  EXPECT_NE(log[0].find("now \"two questions he\", then \"one question her\""), std::string::npos) << log[0];
 
   // The next turn starts from the end of the answer.
   r.prompt = bytes(std::string(100, 's') + "| two questions hereb and more");
