@@ -67,6 +67,8 @@ class Chat {
   // What is being answered goes on when another conversation is shown.
   private readonly loaded = new Map<string, Conversation>();
   private readonly stops = new Map<string, AbortController>();
+  private readonly unsaved = new Set<string>(); // conversations of which the server refused a part
+  private readonly removed = new Set<string>(); // a late save must not bring them back
   private lastQuery = 0;
   private lastSave: Promise<void> = Promise.resolve(); // saves go out in their order: a parent before its child
 
@@ -168,13 +170,16 @@ class Chat {
   }
 
   async remove(id: string): Promise<void> {
+    this.removed.add(id);
     this.stop(id);
     try {
+      await this.lastSave;
       await api.remove(id);
       this.loaded.delete(id);
       this.set({ list: this.state.list.filter((s) => s.id !== id), announcement: "Conversation deleted" });
       if (this.state.current.id === id) this.create();
     } catch (error) {
+      this.removed.delete(id);
       this.report(error);
     }
   }
@@ -206,7 +211,7 @@ class Chat {
       return;
     }
     if (id === this.state.current.id) return;
-    const known = this.stops.has(id) ? this.loaded.get(id) : undefined;
+    const known = this.stops.has(id) || this.unsaved.has(id) ? this.loaded.get(id) : undefined;
     if (known) return this.set({ current: known });
     try {
       const conversation = await api.load(id);
@@ -247,11 +252,17 @@ class Chat {
   }
 
   private async saveNow(id: string, change: api.Change): Promise<void> {
+    if (this.removed.has(id)) return;
+    // After a failure, all of it: what follows could not stand without what is missing.
+    const whole = this.unsaved.has(id) ? this.loaded.get(id) : undefined;
+    if (whole) change = { title: whole.title, leaf: whole.leaf, settings: whole.settings, messages: whole.messages };
     try {
       const summary = await api.put(id, change);
+      this.unsaved.delete(id);
       const others = this.state.list.filter((s) => s.id !== id);
       if (this.state.query === "") this.set({ list: [summary, ...others], problem: "" });
     } catch (error) {
+      this.unsaved.add(id);
       if (error instanceof ApiError && error.status === 401) return this.report(error);
       this.set({ problem: `Not saved: ${(error as Error).message}` });
     }
@@ -341,8 +352,7 @@ class Chat {
     this.stops.delete(id);
     publish();
     this.set({ running: new Set(this.stops.keys()), waiting: "", announcement: this.spoken(message) });
-    // A conversation that was deleted meanwhile stays so.
-    if (this.loaded.has(id)) await this.save(id, { leaf: message.id, messages: [message] });
+    await this.save(id, { leaf: message.id, messages: [message] });
   }
 
   private spoken(message: Message): string {

@@ -295,7 +295,7 @@ test("conversations are searched, renamed, exported and deleted", async () => {
   await menu(pelican, "Delete");
   await page.getByRole("button", { name: "Keep" }).click();
   await menu(pelican, "Delete");
-  await page.getByRole("button", { name: "Delete" }).click();
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
   await expect.poll(() => conversations(page).allInnerTexts()).not.toContain(pelican);
   expect(await page.locator("h1").innerText()).toBe("New conversation");
 });
@@ -483,15 +483,43 @@ test("a busy server is asked again, a refusal is shown", async () => {
   expect(await answered(page)).toMatch(/^Broken\s+.*connection/s);
 });
 
-test("a conversation that cannot be saved says so, and goes on", async () => {
+test("a conversation that cannot be saved says so, goes on, and is saved when that is possible again", async () => {
   const page = await open();
-  script.replies.push(says("Answer."));
+  script.replies.push(says("Answer."), says("Another."));
+  let full = true;
   await page.route("**/api/conversations/*", (route) =>
-    route.request().method() === "PUT" ? route.fulfill({ status: 503, body: '{"error": {"message": "the disk is full"}}' }) : route.continue(),
+    full && route.request().method() === "PUT" ? route.fulfill({ status: 503, body: '{"error": {"message": "the disk is full"}}' }) : route.fallback(),
   );
   await ask(page, question("Full"));
   expect(await answered(page)).toBe("Answer.");
   await page.getByText("Not saved: the disk is full").waitFor();
+  full = false;
+  await ask(page, "And now?");
+  expect(await answered(page)).toBe("Another.");
+  await expect.poll(() => page.locator(".problem").count()).toBe(0);
+  await page.reload();
+  await said(page, "Another.");
+  expect(await page.locator(".message").count()).toBe(4);
+});
+
+test("a conversation that is deleted while it is answered stays deleted", async () => {
+  const page = await open();
+  script.replies.push(async (response) => {
+    head(response);
+    delta(response, { content: "begin" });
+    await pause(60_000);
+  });
+  const title = question("Deleted");
+  await ask(page, title);
+  await said(page, "begin");
+  await page.getByRole("button", { name: `Actions for ${title}` }).click();
+  await page.getByRole("menuitem", { name: "Delete" }).click();
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await expect.poll(() => conversations(page).allInnerTexts()).not.toContain(title);
+  await pause(300);
+  await page.reload();
+  await conversations(page).first().waitFor();
+  expect(await conversations(page).allInnerTexts()).not.toContain(title);
 });
 
 test("a server with a key asks for it once", async () => {
