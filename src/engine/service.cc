@@ -25,6 +25,7 @@ namespace {
 // A snapshot is not worth a pass of its own so close to another.
 constexpr int kNear = 16;
 constexpr size_t kMostCuts = 8;
+constexpr int kFarFromTheEnd = 64;
 // A prompt waits for another to be read if that saves it this many tokens.
 constexpr int kWorthWaiting = 64;
 // A prompt that was passed over this often in favour of shorter ones is read next.
@@ -51,10 +52,15 @@ struct Job {
 };
 
 // Where to keep snapshots of a prompt that is read from position `from` on, the last first. known: where it leaves the
-// prompts that were read before.
-std::vector<int> choose_cuts(const ServiceRequest& request, int from, int known) {
+// prompts that were read before. durable: they go to disk, where there are no logits, so that one at the very end would
+// not help the same prompt.
+std::vector<int> choose_cuts(const ServiceRequest& request, int from, int known, bool durable) {
   const int end = static_cast<int>(request.prompt.size());
   std::vector<int> cuts;
+  const int near_end = std::max(from, end - kFarFromTheEnd);
+  if (durable && near_end > from && (request.boundaries.empty() || request.boundaries.back() <= near_end)) {
+    cuts.push_back(end - 1);
+  }
   for (auto it = request.boundaries.rbegin(); it != request.boundaries.rend(); ++it) {
     if (*it >= end || *it <= from) continue;
     // The last boundary counts wherever it is: what follows it is rendered differently in the next turn.
@@ -281,7 +287,7 @@ void Service::Impl::begin(Job& job) {
   });
   const int position = job.sequence->position();
   job.answer->generation().reused_tokens = position;
-  job.cuts = choose_cuts(job.request, position, hit.known);
+  job.cuts = choose_cuts(job.request, position, hit.known, !options.cache_dir.empty());
   report(job, hit);
   job.sink->on_prompt(position, job.prompt_size(), position);
   if (job.unread() > 0) return;
@@ -289,7 +295,7 @@ void Service::Impl::begin(Job& job) {
 }
 
 void Service::Impl::report(const Job& job, const PrefixCache::Hit& hit) const {
-  if (!options.log || hit.instead.empty()) return;
+  if (!options.log || hit.instead.empty() || hit.known == 0) return;
   const auto text = [&](std::span<const int32_t> ids) {
     std::string out;
     for (const int32_t id : ids) out += model.tokenizer().bytes(id);
