@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/random.h"
 #include "tests/engine/fake.h"
 #include "tests/engine/sinks.h"
 #include "text/answer_parser.h"
@@ -105,6 +106,43 @@ TEST(Service, RefusesWhatCanNeverRun) {
   EXPECT_FALSE(Service::start(*fake.model, {.running = 0}));
   EXPECT_FALSE(Service::start(*fake.model, {.shared_chunk = 0}));
   EXPECT_EQ(answer(*service, request_of(bytes("go"))).text, "hi") << "and still works";
+}
+
+// Ten pages for all: snapshots make room for what runs, requests wait for one another, cancelled ones included, and
+// nothing is lost.
+TEST(Service, FewPagesAreEnough) {
+  const auto model = open_bud(256, 2);
+  Random random(9);
+  for (const uint64_t snapshot_bytes : {uint64_t{1} << 30, uint64_t{0}}) {
+    auto service = Service::start(*model, {.running = 4, .snapshot_bytes = snapshot_bytes}).value();
+    std::vector<std::pair<std::shared_ptr<CollectingSink>, int>> sinks;  // and its most tokens; 0: cancelled
+    for (int i = 0; i < 60; ++i) {
+      std::vector<int32_t> prompt(20 + random.below(200), static_cast<int32_t>(random.below(20)));
+      const int most = 1 + static_cast<int>(random.below(30));
+      ServiceRequest r = request_of(std::move(prompt), most);
+      r.options.ignore_eos = true;
+      uint64_t ticket = 0;
+      auto sink = submit(*service, std::move(r), &ticket);
+      if (i % 5 == 0) service->cancel(ticket);
+      sinks.emplace_back(std::move(sink), i % 5 == 0 ? 0 : most);
+    }
+    for (auto& [sink, most] : sinks) {
+      const auto g = sink->wait();
+      ASSERT_TRUE(g) << g.error().message;
+      if (most > 0) {
+        EXPECT_EQ(static_cast<int>(g->tokens.size()), most);
+      }
+    }
+    service->stop(true);
+    const ServiceStats stats = service->stats();
+    EXPECT_EQ(stats.finished + stats.cancelled, 60u);
+    EXPECT_GE(stats.finished, 48u);
+    EXPECT_EQ(stats.running + stats.queued, 0);
+    EXPECT_EQ(stats.snapshots > 0, snapshot_bytes > 0);
+    EXPECT_EQ(model->runner().pages().used > 0, snapshot_bytes > 0) << "held by snapshots only";
+    EXPECT_LE(model->runner().pages().used, model->runner().pages().limit);
+  }
+  EXPECT_EQ(model->runner().pages().used, 0);
 }
 
 // The fake model waits in `gate` while it computes.
