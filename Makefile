@@ -65,7 +65,7 @@ test-neon: deps-neon
 	@$(QEMU) cortex-a72 $(NEON_TESTS) --gtest_filter='Select.*'
 
 # Under AddressSanitizer and UndefinedBehaviorSanitizer: the tests of all libraries but those that only measure. The threads under ThreadSanitizer.
-SANITIZED := base text grammar formats quant ops model backend_reference backend_cpu engine convert api store server
+SANITIZED := base text grammar formats quant model backend_reference backend_cpu engine convert api store server
 empty :=
 sanitize: deps-test
 	$(call say,"building and testing with AddressSanitizer and UndefinedBehaviorSanitizer")
