@@ -63,7 +63,8 @@ bool GrammarAutomaton::first_time(Thread t) {
 // A thread of the state in the making.
 void GrammarAutomaton::reach(uint32_t node, uint32_t stack) {
   if (static_cast<int>(stacks_[stack].depth + program_->heights[node]) > GrammarProgram::kMaxNesting) return;
-  if (seen_count_ < kMaxReached && first_time({node, stack})) pending_.push_back({node, stack});
+  // Beyond the limit until one thread is certain: then there is a way on.
+  if ((seen_count_ < kMaxReached || waiting_.empty()) && first_time({node, stack})) pending_.push_back({node, stack});
 }
 
 // Follows the pending threads to where they wait for input, and names the state.

@@ -46,13 +46,12 @@ class GrammarAutomaton {
   static void mask(std::shared_ptr<GrammarAutomaton>& automaton, uint32_t& state, std::span<uint64_t> bits);
 
  private:
-  // 4 MB of rows, 8 MB of threads, 4 MB of stacks, and 4 MB of masks.
-  static constexpr size_t kMaxStates = 4096, kMaxThreads = 1 << 20, kMaxStacks = 1 << 17, kMaxMaskWords = 1 << 19;
+  // 4 MB of rows, 2 MB of threads, 6 MB of stacks, and 4 MB of masks.
+  static constexpr size_t kMaxStates = 4096, kMaxThreads = 1 << 18, kMaxStacks = 1 << 17, kMaxMaskWords = 1 << 19;
   // Of one state. What is beyond is dropped, so that ambiguous grammars cost bounded time; what is left is still
   // allowed by the grammar and can be completed.
   static constexpr size_t kMaxWidth = 1024, kMaxReached = 1 << 14;
-  // Threads looked at for one mask, about 20 ms. Beyond, the state is narrowed to an eighth of its
-  // threads.
+  // Threads looked at for one mask, about 20 ms. Beyond, the state is narrowed to an eighth of its threads.
   static constexpr uint64_t kMaxWork = 1 << 19;
   static constexpr uint32_t kUnknown = ~uint32_t{0};
   static constexpr uint32_t kEmpty = 0;           // the stack without frames

@@ -26,9 +26,8 @@ struct GrammarTool {
 // Every document that a grammar allows is one that its schema accepts, and every start that it allows can be completed.
 // Not every document that the schema accepts is allowed: of each value there is what a model would naturally write.
 //
-//   layout       none, one space, or a line end with up to 32 spaces or 8 tabs, at each place where JSON has room for
-//   it;
-//                up to two line ends before the document, nothing after it
+//   layout       none, one space, or a line end with up to 32 spaces or 8 tabs after { [ , and before ] }; none or one
+//                space after a colon; up to two line ends before the document, nothing after it
 //   objects      the properties in the schema's order, those that are not required may be left out; further properties
 //                after them, if additionalProperties allows them by name, or if the schema has no properties
 //   numbers      integers to 19 digits; others to 21 digits before and 24 after the point and an exponent to ±289. With
@@ -39,9 +38,10 @@ struct GrammarTool {
 // Schemas are those of JSON Schema 2020-12, of which these keywords are known: type, enum, const, anyOf, $ref (local),
 // $defs, properties, required, additionalProperties, items, prefixItems, minItems, maxItems, minLength, maxLength,
 // pattern, format (date, time, date-time, duration, email, hostname, ipv4, ipv6, uuid; others say nothing), minimum,
-// maximum, exclusiveMinimum, exclusiveMaximum, multipleOf; allOf of one, and oneOf where its parts have nothing in
-// common. Where type is missing, other keywords imply it. Other keywords of the standard that would refuse documents
-// are refused by name and place; words that the standard does not know are notes and ignored, as it says.
+// maximum, exclusiveMinimum, exclusiveMaximum, multipleOf; oneOf where its parts have nothing in common; allOf, and
+// what stands beside anyOf, oneOf or $ref, where the parts can be written as one schema. Where type is missing, other
+// keywords imply it. Other keywords of the standard that would refuse documents are refused by name and place; words
+// that the standard does not know are notes and ignored, as it says.
 //
 // Immutable; safe to use from several threads. Holds what its matchers have found out, up to about 16 MB.
 class Grammar {

@@ -60,6 +60,11 @@ bool asserts(std::string_view keyword) {
   return is_of_type(keyword) || std::ranges::find(kOthers, keyword) != std::end(kOthers);
 }
 
+size_t assertions(const Json& schema) {
+  return static_cast<size_t>(std::count_if(schema.items().begin(), schema.items().end(),
+                                           [](const auto& item) { return asserts(item.key()); }));
+}
+
 std::string escaped(std::string_view name) {
   std::string out;
   for (const char c : name) {
@@ -189,6 +194,7 @@ Result<SchemaCompiler::Place> SchemaCompiler::resolve(const Place& place) const 
 Result<SchemaCompiler::Place> SchemaCompiler::resolved(Place place) const {
   for (int i = 0; i < kMaxReferences; ++i) {
     if (!place.schema->is_object() || !place.schema->contains("$ref")) return place;
+    if (assertions(*place.schema) > 1) return error(place, "$ref", "is not supported beside other keywords here");
     CALLA_ASSIGN(place, resolve(place));
   }
   return error(place, "$ref", "leads through too many references, or to itself");
@@ -262,14 +268,12 @@ Result<uint32_t> SchemaCompiler::value(const Place& place, ValueForm form, uint3
   }
   if (!schema.is_object()) return error(place, "", "must be a schema: an object, true or false");
   CALLA_TRY(check_keywords(place));
-  const bool alone = 1 == std::count_if(schema.items().begin(), schema.items().end(),
-                                        [](const auto& item) { return asserts(item.key()); });
   if (schema.contains("$ref")) {
-    if (!alone) {
+    if (assertions(schema) > 1) {
       Json rest = schema;
       rest.erase("$ref");
       made_.push_back({std::move(rest)});
-      CALLA_ASSIGN(const Place target, resolved(place));
+      CALLA_ASSIGN(const Place target, resolve(place));
       CALLA_ASSIGN(const Place both, merged({&made_.back().schema, place.pointer}, target));
       return value(both, form, next);
     }
@@ -327,8 +331,7 @@ Result<uint32_t> SchemaCompiler::choice(const Place& place, std::string_view key
   // What stands beside the list holds for each of its parts.
   Json rest = *place.schema;
   rest.erase(std::string(keyword));
-  const bool alone =
-      std::none_of(rest.items().begin(), rest.items().end(), [](const auto& item) { return asserts(item.key()); });
+  const bool alone = assertions(rest) == 0;
   std::vector<Place> parts;
   for (size_t i = 0; i < list.size(); ++i) parts.push_back(child(place, keyword, i));
   if (keyword == "oneOf") CALLA_TRY(check_disjoint(place, parts));
@@ -379,6 +382,9 @@ Result<SchemaCompiler::Place> SchemaCompiler::merged(const Place& a, const Place
     if (closes(*p.schema) && q.schema->contains("properties") && *p.schema != *q.schema) {
       return error(p, "additionalProperties", "is not supported where schemas with properties are combined");
     }
+    if (p.schema->contains("items") && q.schema->contains("prefixItems")) {
+      return error(p, "items", "is not supported where schemas with prefixItems are combined");
+    }
   }
   Json out = *x.schema;
   for (const auto& [keyword, theirs] : y.schema->items()) {
@@ -426,32 +432,44 @@ Result<void> SchemaCompiler::check_disjoint(const Place& place, const std::vecto
            std::none_of(a.begin(), a.end(), [&](const Json& v) { return std::find(b.begin(), b.end(), v) != b.end(); });
   };
   struct Part {
-    Types types = 0;
+    Types types = 0;  // of all its documents; 0: not known
+    bool object = false;
     std::vector<Json> values;
     std::map<std::string, std::vector<Json>> tags;
   };
   std::vector<Part> all;
+  size_t constants = 0;
   for (const Place& p : parts) {
     CALLA_ASSIGN(const Place target, resolved(p));
     Part part;
     if (target.schema->is_object()) {
       const Json& s = *target.schema;
       part.values = constants_of(s);
-      CALLA_ASSIGN(part.types, types(target));
-      if (part.types == 0) {
+      constants += part.values.size();
+      CALLA_ASSIGN(const Types implied, types(target));
+      part.object = implied == kObject;
+      if (s.contains("type")) {
+        part.types = implied;
+      } else {
         for (const Json& v : part.values) part.types |= type_of(v);
       }
-      if (s.contains("properties") && s["properties"].is_object() && s.contains("required") &&
-          s["required"].is_array()) {
+      const auto few = [&](std::string_view keyword) {
+        return s.contains(keyword) && s[keyword].size() <= kMaxProperties;
+      };
+      if (few("properties") && s["properties"].is_object() && few("required") && s["required"].is_array()) {
         for (const Json& name : s["required"]) {
           if (!name.is_string() || !s["properties"].contains(name.get<std::string>())) continue;
           auto values = constants_of(s["properties"][name.get<std::string>()]);
+          constants += values.size();
           if (!values.empty()) part.tags.emplace(name.get<std::string>(), std::move(values));
         }
       }
     }
     all.push_back(std::move(part));
   }
+  // Each may be compared with each.
+  if (parts.size() > kMaxProperties || constants > kMaxEnum)
+    return error(place, "oneOf", "has too many parts or constants");
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       const Part &a = all[i], &b = all[j];
@@ -459,7 +477,7 @@ Result<void> SchemaCompiler::check_disjoint(const Place& place, const std::vecto
       const bool overlap = (a.types & b.types) != 0 || ((a.types & numbers) != 0 && (b.types & numbers) != 0);
       if (a.types != 0 && b.types != 0 && !overlap) continue;
       if (apart(a.values, b.values)) continue;
-      const bool tagged = a.types == kObject && b.types == kObject && std::ranges::any_of(a.tags, [&](const auto& tag) {
+      const bool tagged = a.object && b.object && std::ranges::any_of(a.tags, [&](const auto& tag) {
                             const auto other = b.tags.find(tag.first);
                             return other != b.tags.end() && apart(tag.second, other->second);
                           });

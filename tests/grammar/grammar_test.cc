@@ -91,6 +91,7 @@ TEST(Grammar, AcceptsWhatTheSchemaAllowsAndNothingElse) {
       {R"({"oneOf":[{"type":"object","properties":{"t":{"const":"a"}},"required":["t"]},{"type":"object","properties":{"t":{"const":"b"}},"required":["t"]}]})",
        {R"({"t":"a"})", R"({"t":"b"})"},
        {R"({"t":"c"})"}},
+      {R"({"$ref":"#/$defs/a","minimum":1,"$defs":{"a":{"type":"integer"}}})", {"1"}, {"0", "1.5"}},
       {R"({})", {"1", "{\"a\":[null,{}]}", "\"x\""}, {"", "{]"}},
       {R"({"type":["integer","string"],"anyOf":[{"const":1},{"const":"a"},{"const":null}]})", {"1", "\"a\""}, {"null"}},
   };
@@ -122,6 +123,12 @@ TEST(Grammar, NamesWhatItRefuses) {
        "#/oneOf is supported only where its parts exclude each other: 0 and 1 may not"},
       {R"({"type":"object","required":["x"],"additionalProperties":false})",
        "#/required names \"x\", which additionalProperties refuses"},
+      {R"({"oneOf":[{"minLength":1},{"minimum":0}]})",
+       "#/oneOf is supported only where its parts exclude each other: 0 and 1 may not"},
+      {R"({"allOf":[{"items":{"type":"null"}},{"prefixItems":[{}]}]})",
+       "#/allOf/0/items is not supported where schemas with prefixItems are combined"},
+      {R"({"allOf":[{"$ref":"#/$defs/a","minimum":1},{"maximum":3}],"$defs":{"a":{"type":"integer"}}})",
+       "#/allOf/0/$ref is not supported beside other keywords here"},
       {R"(3)", "# must be a schema: an object, true or false"},
   };
   for (const auto& [schema, message] : cases) {
