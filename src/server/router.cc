@@ -115,13 +115,20 @@ void CallReply::on_close(std::function<void()> closed) {
 
 void CallReply::client_gone() {
   std::function<void()> closed;
+  int status = kClientGone;
   {
     const std::scoped_lock lock(mutex_);
     gone_ = true;
     closed.swap(closed_);
+    if (complete_ && status_ != 0) status = status_;
   }
-  ended(kClientGone);
+  ended(status);
   if (closed) closed();
+}
+
+void CallReply::complete() {
+  const std::scoped_lock lock(mutex_);
+  complete_ = true;
 }
 
 void CallReply::note(std::string_view name, Log::Value value) {

@@ -36,6 +36,8 @@ class CallReply final : public HttpReply {
   void hold(HttpResponse head, HttpFiller filler, std::chrono::milliseconds wait) override;
   void on_close(std::function<void()> closed) override;
 
+  // The answer is all there: a client that goes before its last bytes are sent has what it wanted.
+  void complete();
   // Something worth telling about the call in its line in the log.
   void note(std::string_view name, Log::Value value);
 
@@ -54,7 +56,7 @@ class CallReply final : public HttpReply {
   std::vector<HttpHeader> headers_;
   std::mutex mutex_;
   int status_ = 0;  // of begin()
-  bool logged_ = false, gone_ = false;
+  bool logged_ = false, gone_ = false, complete_ = false;
   std::function<void()> closed_;
   std::vector<Log::Field> notes_;
 };

@@ -59,6 +59,7 @@ class HttpOutput final : public ApiOutput {
     }
     if (first.prompt_rate() > 0) metrics_.prompt_rate(first.prompt_rate());
     metrics_.first_token(first.times.first_seconds);
+    reply_->complete();
     reply_->note("prompt", int64_t{first.prompt_tokens});
     reply_->note("cached", int64_t{first.reused_tokens});
     reply_->note("answer", tokens);

@@ -132,6 +132,12 @@ TEST_F(RouterTest, TellsOfVanishedClients) {
   streaming_ = nullptr;
   EXPECT_NE(log().find("path=/stream status=499"), std::string::npos) << log();
   EXPECT_EQ(log().find("status=500"), std::string::npos) << log();
+  const Kept done = ask("POST", "/stream");
+  streaming_->begin({200, "", {}, ""}, {"", {}});
+  streaming_->complete();
+  done.closed();
+  EXPECT_NE(log().find("path=/stream status=200"), std::string::npos) << log();
+  streaming_ = nullptr;
   MetricsText out;
   metrics_.write(out);
   EXPECT_NE(out.text().find("calla_http_requests_total{route=\"/stream\",status=\"499\"} 1\n"), std::string::npos);
