@@ -181,28 +181,32 @@ TEST(SnapshotStore, SurvivesAHundredKills) {
   Random random(11);
   int checked = 0, parts = 0;
   for (int round = 0; round < 100; ++round) {
-    int ready[2];
-    ASSERT_EQ(pipe(ready), 0);
+    int progress[2];  // a byte when it has started, and for each file
+    ASSERT_EQ(pipe(progress), 0);
     const pid_t child = fork();
     if (child == 0) {
       const auto own = open_bud();
       auto store = SnapshotStore::open(*own, dir.path(), limit, [] {});
-      if (!store || write(ready[1], "x", 1) != 1) _exit(1);
-      for (uint64_t seed = round * 1000;; ++seed) {
-        auto snapshot = feed(*own, tokens_of(seed));
-        if ((*store)->ready(snapshot->position())) (*store)->write(std::move(snapshot));
+      std::vector<std::shared_ptr<const Sequence>> snapshots;
+      for (int i = 0; i < 3; ++i) snapshots.push_back(feed(*own, tokens_of(round * 3 + i)));
+      if (!store || write(progress[1], "x", 1) != 1) _exit(1);
+      for (size_t i = 0;; ++i) {  // so that most of the time goes to files
+        (*store)->write(snapshots[i % 3]);
         if (const auto news = (*store)->wait(); !news || !news->path) _exit(1);
+        if (write(progress[1], "x", 1) != 1) _exit(1);
       }
     }
-    close(ready[1]);
+    close(progress[1]);
     char byte = 0;
-    ASSERT_EQ(read(ready[0], &byte, 1), 1) << "the child did not start";
-    close(ready[0]);
-    std::this_thread::sleep_for(std::chrono::microseconds(random.below(30'000)));
+    for (uint64_t left = 1 + random.below(4); left > 0; --left) {
+      ASSERT_EQ(read(progress[0], &byte, 1), 1) << "the child ended by itself";
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(10'000)));
     ASSERT_EQ(kill(child, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself";
+    close(progress[0]);
     for (const auto& entry : fs::recursive_directory_iterator(dir.path())) {
       parts += entry.path().string().ends_with(".part");
     }
