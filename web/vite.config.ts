@@ -30,7 +30,7 @@ export default defineConfig({
       { extends: true, test: { name: "unit", include: ["tests/unit/**/*.test.{ts,tsx}"], environment: "jsdom" } },
       {
         extends: true,
-        test: { name: "browser", include: ["tests/browser/**/*.test.ts"], environment: "node", testTimeout: 30000, hookTimeout: 60000 },
+        test: { name: "browser", include: ["tests/browser/**/*.test.ts"], environment: "node", testTimeout: 60_000, hookTimeout: 60_000, expect: { poll: { timeout: 15_000 } } },
       },
     ],
   },

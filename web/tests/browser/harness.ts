@@ -111,7 +111,7 @@ export interface Visit {
 export async function visit(browser: Browser, calla: Calla, script?: string, options: BrowserContextOptions = {}, path = "/"): Promise<Visit> {
   const context = await browser.newContext(options);
   const page = await context.newPage();
-  page.setDefaultTimeout(8000);
+  page.setDefaultTimeout(15_000);
   const problems: string[] = [];
   page.on("console", (message) => {
     // A refused request of ours logs a line; tests of refusals look at what the page says instead.
