@@ -2,6 +2,7 @@
 
 // Errors as the APIs tell them.
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>

@@ -2,6 +2,7 @@
 
 // What a request asks for, whichever API it came by.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -64,8 +65,8 @@ ApiResult<nlohmann::ordered_json> parse_body(std::string_view body);
 ApiResult<ApiRequest> parse_request(
     std::string_view body, const std::function<Result<void>(const nlohmann::ordered_json&, ApiRequest&)>& read);
 
-// ---- Readers that several APIs share; absent and null leave `out` as it is; `in` comes before the key in messages
-// ----
+// ---- Readers that several APIs share ----
+// A member that is absent or null leaves `out` as it is. `in` comes before the key in errors: "stream_options.".
 
 Result<void> read_flag(const nlohmann::ordered_json& object, const char* key, bool& out, std::string_view in = "");
 Result<void> read_string(const nlohmann::ordered_json& object, const char* key, std::string& out,
@@ -79,12 +80,13 @@ Result<void> read_stream_options(const nlohmann::ordered_json& request, ApiReque
 // model, stream, and the sampling options over the defaults.
 Result<void> read_basics(const nlohmann::ordered_json& request, const ApiDefaults& defaults, ApiRequest& out);
 
-// How much of an answer may be reasoning. effort: "none" switches thinking off; "minimal", "low" and "medium" are
-// budgets of 512, 2,048 and 8,192 tokens; "high", "xhigh" and "max" are none. Other words are errors. `path` names it.
+// How much of an answer may be reasoning. "none" switches thinking off; the other words switch it on, where nothing
+// else says whether to think: "minimal", "low" and "medium" with a budget of 512, 2,048 or 8,192 tokens, "high",
+// "xhigh" and "max" without one. `path` names the field in errors.
 Result<void> read_effort(const nlohmann::ordered_json& effort, std::string_view path, ApiRequest& out);
 
-// A schema with the member that holds it, for response_format and its like: {type: text | json_object | json_schema,
-// …}. `schema_in`: the member of the format with the schema in it; "" if the format itself has `schema`.
+// What form the answer must have: {"type": "text" | "json_object" | "json_schema"}. A schema is the member `schema` of
+// the format or, if `schema_in` is not "", of the format's member with that name. `path` names the format in errors.
 Result<void> read_format(const nlohmann::ordered_json& format, const std::string& path, const char* schema_in,
                          ApiRequest& out);
 
