@@ -27,7 +27,7 @@ export default defineConfig({
   test: {
     fileParallelism: false, // one browser at a time
     projects: [
-      { extends: true, test: { name: "unit", include: ["tests/unit/**/*.test.{ts,tsx}"], environment: "jsdom" } },
+      { extends: true, test: { name: "unit", include: ["tests/unit/**/*.test.ts"], environment: "jsdom" } },
       {
         extends: true,
         test: { name: "browser", include: ["tests/browser/**/*.test.ts"], environment: "node", testTimeout: 60_000, hookTimeout: 60_000, expect: { poll: { timeout: 15_000 } } },

@@ -57,7 +57,8 @@ void add_page(Router& router, std::span<const PageFile> files) {
   constexpr Router::Flags kOpen{.open = true, .quiet = true};
   for (const PageFile& file : files) {
     router.add(
-        "GET", std::string(file.path), [file](Call call) { call.reply->send(answer(file, call.request)); }, kOpen);
+        "GET", std::string(file.path), [file](const Call& call) { call.reply->send(answer(file, call.request)); },
+        kOpen);
   }
   if (!files.empty()) return;
   static constexpr PageFile kHelp{"/", "text/html; charset=utf-8", "\"none\"", kNoPage, ""};

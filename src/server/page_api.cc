@@ -128,7 +128,7 @@ Result<ConversationStore*> PageApi::store() {
 }
 
 void PageApi::add(Router& router, const char* method, const char* pattern, Answer answer) {
-  router.add(method, pattern, [this, answer = std::move(answer)](Call call) {
+  router.add(method, pattern, [this, answer = std::move(answer)](const Call& call) {
     const auto response = store().and_then([&](ConversationStore* s) { return answer(*s, call); });
     call.reply->send(response ? *response : error_response(response.error()));
   });

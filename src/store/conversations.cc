@@ -491,7 +491,7 @@ Result<ConversationSummary> ConversationStore::rename(std::string_view id, std::
 
 Result<void> ConversationStore::remove(std::string_view id) {
   const std::lock_guard lock(database_->mutex);
-  const auto removed = database_->transaction([&]() -> Result<void> {
+  auto removed = database_->transaction([&]() -> Result<void> {
     CALLA_ASSIGN(const int64_t number, database_->number_of(id));
     CALLA_TRY(database_->prepare("DELETE FROM conversation WHERE number = ?").bind(number).done());
     // An index only marks words as deleted until its parts are merged.

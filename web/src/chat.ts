@@ -36,8 +36,8 @@ export function newId(): string {
 export function titleOf(text: string): string {
   const line = text.trim().split("\n")[0]!.replace(/\s+/g, " ").trim();
   if (line.length <= 60) return line || "New conversation";
-  const cut = line.slice(0, 60);
-  return `${cut.slice(0, Math.max(cut.lastIndexOf(" "), 30))}…`;
+  const space = line.lastIndexOf(" ", 60);
+  return `${line.slice(0, space > 30 ? space : 60)}…`;
 }
 
 const sleep = (milliseconds: number, signal: AbortSignal) =>
