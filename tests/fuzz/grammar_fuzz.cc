@@ -22,7 +22,7 @@ using namespace calla;
 namespace {
 
 std::shared_ptr<const GrammarVocabulary> vocabulary() {
-  static const Tokenizer t = *Tokenizer::load(std::filesystem::path(CALLA_SOURCE_DIR) / "models/bud");
+  static const Tokenizer t = *Tokenizer::load(std::filesystem::path(CALLA_SOURCE_DIR) / "tests/text/data/tiny");
   static const int32_t stop = *t.control_id("<|im_end|>");
   static const auto v = std::make_shared<const GrammarVocabulary>(*GrammarVocabulary::build(t, {&stop, 1}));
   return v;
@@ -32,7 +32,7 @@ void follow(const std::shared_ptr<const Grammar>& grammar, std::string_view choi
   GrammarMatcher matcher(grammar);
   std::vector<uint64_t> mask(vocabulary()->words());
   std::string text;
-  for (const char c : choices.substr(0, 64)) {
+  for (const char c : choices.substr(0, 32)) {
     matcher.mask(mask);
     std::vector<int32_t> ids;
     for (int32_t id = 0; id < vocabulary()->size(); ++id) {
