@@ -74,6 +74,7 @@ sanitize: deps-test
 	$(call say,"building and testing the threads with ThreadSanitizer")
 	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu test_grammar test_engine
 	@build/tsan/test_base --gtest_brief=1
+	@build/tsan/test_server --gtest_brief=1 --gtest_filter='HttpTest.*:RouterTest.*'
 	@build/tsan/test_backend_cpu --gtest_brief=1 --gtest_filter='*ProjectSeveralMatrices*:*MoeAgrees*'
 	@build/tsan/test_grammar --gtest_brief=1 --gtest_filter='*Threads*'
 	@build/tsan/test_engine --gtest_brief=1 --gtest_filter='Service.*:ServiceOnDisk.*:SnapshotStore.FindsItsFilesAgain'

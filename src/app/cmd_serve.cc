@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -47,7 +49,8 @@ struct Options {
   int port = 8080;
   int sequences = 4;
   int queue = 256;
-  int cache_memory = 2048, cache_disk = 16384;  // MiB
+  std::optional<int> cache_memory;  // MiB
+  int cache_disk = 16384;           // MiB
   std::string cache_dir;
   int grace = 30;
   std::optional<bool> thinking;
@@ -131,6 +134,19 @@ std::string model_id(const Options& o, const Model& model) {
   return o.model.model;
 }
 
+// What snapshots may take beside the plan: what was asked for, or a quarter of the rest, at most 2 GiB.
+Result<uint64_t> snapshot_bytes(const Options& o, const MemoryPlan& plan) {
+  const uint64_t available = available_memory();
+  const uint64_t rest = available > plan.anonymous() ? available - plan.anonymous() : 0;
+  if (!o.cache_memory) return std::min(uint64_t{2} << 30, rest / 4);
+  const uint64_t wanted = static_cast<uint64_t>(*o.cache_memory) << 20;
+  if (wanted <= rest) return wanted;
+  return fail(Error::Code::kMemory,
+              fmt::format("--cache-memory {} does not fit: {} are available and {} of them planned; choose less, or a "
+                          "smaller --context or --sequences",
+                          *o.cache_memory, format_bytes(available), format_bytes(plan.anonymous())));
+}
+
 Result<void> serve(Options o) {
   CALLA_ASSIGN(Access access, Access::make(o.access));
   CALLA_ASSIGN(const fs::path folder, model_folder(o.model.model));
@@ -138,7 +154,6 @@ Result<void> serve(Options o) {
   ServiceOptions service_options;
   service_options.running = o.sequences;
   service_options.queue = o.queue;
-  service_options.snapshot_bytes = static_cast<uint64_t>(o.cache_memory) << 20;
   service_options.cache_dir = o.cache_dir;
   service_options.cache_bytes = static_cast<uint64_t>(o.cache_disk) << 20;
   CALLA_ASSIGN(const auto model, Model::open(folder, runner_options(o.model)));
@@ -146,13 +161,16 @@ Result<void> serve(Options o) {
   planned.context = model->runner().context();
   CALLA_ASSIGN(const MemoryPlan plan, plan_memory(folder, planned));
 
+  CALLA_ASSIGN(const uint64_t snapshots, snapshot_bytes(o, plan));
+  service_options.snapshot_bytes = snapshots;
+
   Log log(o.log_level, o.log_json, stderr);
   service_options.log = [&log](const std::string& line) { log.write(LogLevel::kInfo, 0, line); };
-  const uint64_t snapshots = service_options.snapshot_bytes;
   CALLA_ASSIGN(const auto service, Service::start(*model, std::move(service_options)));
   RequestMetrics metrics;
   Router router(std::move(access), log, metrics, error_response);
-  std::unique_ptr<HttpServer> server;
+  // Requests may come before start() has returned.
+  std::atomic<const HttpServer*> listening = nullptr;
   ApiOptions api_options;
   api_options.name = model_id(o, *model);
   api_options.defaults = {default_options(*model), o.thinking};
@@ -160,8 +178,9 @@ Result<void> serve(Options o) {
   if (!o.thinking && o.model.is_bud()) api_options.defaults.thinking = false;
   const std::string name = api_options.name;
   CALLA_ASSIGN(const auto api, Api::create(*model, *service, std::move(api_options)));
-  const Serving serving{*api, *model, *service, metrics, name, std::time(nullptr), [&server] {
-                          return server ? server->stats() : HttpStats{};
+  const Serving serving{*api, *model, *service, metrics, name, std::time(nullptr), [&listening] {
+                          const HttpServer* http = listening;
+                          return http != nullptr ? http->stats() : HttpStats{};
                         }};
   add_routes(router, serving);
   PageApi page_api(conversations_file());
@@ -176,10 +195,11 @@ Result<void> serve(Options o) {
     return router.refuse(status, std::move(message), path);
   };
   const StopSignals signals;
-  CALLA_ASSIGN(server,
+  CALLA_ASSIGN(auto server,
                HttpServer::start(std::move(http), [&router](HttpRequest request, std::shared_ptr<HttpReply> reply) {
                  router.handle(std::move(request), std::move(reply));
                }));
+  listening = server.get();
   CALLA_TRY(write_stdout(describe(plan, o, planned.context, snapshots) +
                          greeting(name, url_of(o.access.host, server->port()), !o.access.api_key.empty())));
 
@@ -190,6 +210,7 @@ Result<void> serve(Options o) {
   const auto start = Clock::now();
   while (server->stats().answering > 0 && seconds_since(start) < o.grace && !signals.wait(100)) {
   }
+  listening = nullptr;
   server.reset();
   service->stop(false);
   return {};
@@ -246,7 +267,8 @@ void add_serve(CLI::App& app, Run& run) {
       ->check(CLI::Range(1, 100000))
       ->group(kLoad);
   app.add_option("--cache-memory", o->cache_memory,
-                 "MiB for the states of snapshots of prompts, from which later requests start (default: 2048)")
+                 "MiB for the states of snapshots of prompts, from which later requests start (default: a quarter of "
+                 "what is left, at most 2048)")
       ->type_name("MIB")
       ->check(CLI::Range(0, 1 << 20))
       ->group(kLoad);

@@ -104,8 +104,8 @@ class Exchange {
         keep_(keep) {}
 
   // Of HttpReply.
-  void send(HttpResponse response);
-  void begin(HttpResponse head, HttpFiller filler);
+  void send(const HttpResponse& response);
+  void begin(const HttpResponse& head, HttpFiller filler);
   bool write(std::string_view bytes);
   void finish();
   void hold(HttpResponse head, HttpFiller filler, milliseconds wait);
@@ -123,7 +123,9 @@ class Exchange {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  bool over() const { return done_ || connection_ == nullptr; }
+  bool over() const { return done_ || lost_ || connection_ == nullptr; }
+  void answer(const HttpResponse& response);
+  void lose();
   void start(const HttpResponse& head, HttpFiller filler);
   void append(std::string_view bytes);
   void end();
@@ -137,7 +139,7 @@ class Exchange {
   size_t flying_ = 0;  // bytes that the connection has taken and not sent
   const bool head_only_, chunks_;
   bool keep_;
-  bool begun_ = false, done_ = false;
+  bool begun_ = false, done_ = false, lost_ = false;
   bool streams_ = false;  // begin() rather than hold()
   HttpFiller filler_;
   Clock::time_point last_{};  // when something was written last
@@ -152,8 +154,8 @@ class Reply final : public HttpReply {
   Reply(const Reply&) = delete;
   Reply& operator=(const Reply&) = delete;
   ~Reply() override { exchange_->abandon(); }
-  void send(HttpResponse response) override { exchange_->send(std::move(response)); }
-  void begin(HttpResponse head, HttpFiller filler) override { exchange_->begin(std::move(head), std::move(filler)); }
+  void send(HttpResponse response) override { exchange_->send(response); }
+  void begin(HttpResponse head, HttpFiller filler) override { exchange_->begin(head, std::move(filler)); }
   bool write(std::string_view bytes) override { return exchange_->write(bytes); }
   void finish() override { exchange_->finish(); }
   void hold(HttpResponse head, HttpFiller filler, milliseconds wait) override {
@@ -256,6 +258,13 @@ void Exchange::wake() {
   });
 }
 
+void Exchange::lose() {
+  lost_ = true;
+  asio::post(core_.io, [connection = connection_->weak_from_this()] {
+    if (const auto c = connection.lock()) c->lose();
+  });
+}
+
 void Exchange::append(std::string_view bytes) {
   if (bytes.empty() || head_only_) return;
   if (chunks_) {
@@ -281,10 +290,7 @@ void Exchange::end() {
   closed_ = nullptr;
 }
 
-void Exchange::send(HttpResponse response) {
-  const Lock lock(mutex_);
-  CHECK(!streams_, "a whole answer after begin()");
-  if (over()) return;
+void Exchange::answer(const HttpResponse& response) {
   if (begun_) {
     append(response.body);
     end();
@@ -298,7 +304,14 @@ void Exchange::send(HttpResponse response) {
   wake();
 }
 
-void Exchange::begin(HttpResponse head, HttpFiller filler) {
+void Exchange::send(const HttpResponse& response) {
+  const Lock lock(mutex_);
+  if (over()) return;
+  // After begin() it can only be an error, for which there is no way to be told but the missing end.
+  streams_ ? lose() : answer(response);
+}
+
+void Exchange::begin(const HttpResponse& head, HttpFiller filler) {
   const Lock lock(mutex_);
   if (over()) return;
   CHECK(!begun_, "begin() twice or after hold()");
@@ -314,9 +327,7 @@ bool Exchange::write(std::string_view bytes) {
   append(bytes);
   if (out_.size() + flying_ > core_.options.unread) {
     ++core_.cut;
-    asio::post(core_.io, [connection = connection_->weak_from_this()] {
-      if (const auto c = connection.lock()) c->lose();
-    });
+    lose();
     return false;
   }
   wake();
@@ -352,17 +363,13 @@ void Exchange::on_close(std::function<void()> closed) {
 }
 
 void Exchange::abandon() {
-  {
-    const Lock lock(mutex_);
-    if (over()) return;
-    if (begun_) {  // the missing end tells the client
-      asio::post(core_.io, [connection = connection_->weak_from_this()] {
-        if (const auto c = connection.lock()) c->lose();
-      });
-      return;
-    }
+  const Lock lock(mutex_);
+  if (over()) return;
+  if (begun_) {
+    lose();  // the missing end tells the client
+  } else {
+    answer(core_.options.refuse(500, "the request was not answered", path_));
   }
-  send(core_.options.refuse(500, "the request was not answered", path_));
 }
 
 bool Exchange::take(std::string& out) {

@@ -58,7 +58,7 @@ class HttpReply {
  public:
   virtual ~HttpReply() = default;
 
-  // The whole answer. Nothing may follow.
+  // The whole answer. Nothing may follow. After begin(), it cuts the answer off.
   virtual void send(HttpResponse response) = 0;
 
   // An answer in pieces: the head, with its body as the first piece, goes out at once, and so does the filler. Then
