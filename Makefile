@@ -72,7 +72,7 @@ sanitize: deps-test
 	@cmake --preset asan -Wno-dev > /dev/null && cmake --build --preset asan --target $(SANITIZED:%=test_%)
 	@ctest --preset asan -j $(JOBS) -R '^($(subst $(empty) ,|,$(SANITIZED)))$$'
 	$(call say,"building and testing the threads with ThreadSanitizer")
-	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu test_grammar test_engine
+	@cmake --preset tsan -Wno-dev > /dev/null && cmake --build --preset tsan --target test_base test_backend_cpu test_grammar test_engine test_server
 	@build/tsan/test_base --gtest_brief=1
 	@build/tsan/test_server --gtest_brief=1 --gtest_filter='HttpTest.*:RouterTest.*'
 	@build/tsan/test_backend_cpu --gtest_brief=1 --gtest_filter='*ProjectSeveralMatrices*:*MoeAgrees*'
