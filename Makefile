@@ -77,7 +77,7 @@ sanitize: deps-test
 	@build/tsan/test_server --gtest_brief=1 --gtest_filter='HttpTest.*:RouterTest.*'
 	@build/tsan/test_backend_cpu --gtest_brief=1 --gtest_filter='*ProjectSeveralMatrices*:*MoeAgrees*'
 	@build/tsan/test_grammar --gtest_brief=1 --gtest_filter='*Threads*'
-	@build/tsan/test_engine --gtest_brief=1 --gtest_filter='Service.*:ServiceOnDisk.*:SnapshotStore.FindsItsFilesAgain'
+	@build/tsan/test_engine --gtest_brief=1 --gtest_filter='Service.*:ServiceOnDisk.*:SnapshotStore.FindsItsFilesAgain-*FewPages*:*AGrammar*'
 
 # SECONDS of libFuzzer for each target, under ASan and UBSan.
 SECONDS ?= 20
