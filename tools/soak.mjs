@@ -1,5 +1,5 @@
 // Mixed requests for a long time: chats that go on, are edited and regenerated, tools, schemas, raw text, streams that are cut. At the end the
-// server's memory must be where it was after the first tenth of the time, and every greedy answer what it is on a server that has seen
+// server's memory must be where it was after half of the time, and every greedy answer what it is on a server that has seen
 // nothing else.
 //
 //   node tools/soak.mjs build/release/calla [--minutes 30] [--seed 1] [--clients 6] [ARGUMENTS OF calla serve]
@@ -27,6 +27,7 @@ const pick = (list) => list[random(list.length)];
 const questions = ["What is the capital of France?", "What is 12 + 30?", "Tell me a story about a fox.", "What is the weather in Paris?",
   "What is the opposite of hot?", "Count from 1 to 9.", "Which day comes after Monday?", "What is the capital of Italy?"];
 const systems = ["", "Answer in capital letters.", "You are a helpful assistant.", "Be brief."];
+const replies = ["I think it is.", "Well, yes and no.", "That is a good question!", "Let me think about it."];
 const tool = { type: "function", function: { name: "get_weather", description: "Get the weather for a city.",
   parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } } };
 const schema = { type: "object", properties: { name: { type: "string", maxLength: 20 }, big: { type: "boolean" } }, required: ["name", "big"],
@@ -88,16 +89,17 @@ async function client() {
       console.log(`CHANGED ${key}\n  ${given.get(key)}\n  ${JSON.stringify(answer)}`);
     }
     given.set(key, JSON.stringify(answer));
-    if (typeof answer.content === "string" && !answer.reasoning_content) messages = [...messages, { role: "assistant", content: answer.content }, user(pick(questions))];
+    // Told answers, not the model's own: those would stand in the prompt with the tokens that it chose, which a cold server cannot know.
+    messages = [...messages, { role: "assistant", content: pick(replies) }, user(pick(questions))];
   }
 }
 
-let early = 0;
-setTimeout(() => (early = resident()), Number(values.minutes) * 6_000);
+let half = 0;
+setTimeout(() => (half = resident()), Number(values.minutes) * 30_000);
 await Promise.all(Array.from({ length: Number(values.clients) }, client));
 const late = resident();
 await server.stop();
-console.log(`${asked} answers, ${given.size} different requests, ${cut} cut; ${early.toFixed(0)} MiB early, ${late.toFixed(0)} MiB at the end`);
+console.log(`${asked} answers, ${given.size} different requests, ${cut} cut; ${half.toFixed(0)} MiB after half of the time, ${late.toFixed(0)} MiB at the end`);
 
 // Now each request alone, on servers that have seen little or nothing: without snapshots, one at a time.
 const cold = await startServer(calla, ["--log-level", "error", "--sequences", "1", "--cache-memory", "0", ...args]);
@@ -111,4 +113,4 @@ for (const [key, answer] of sample) {
 }
 await cold.stop();
 console.log(`${sample.length} compared with cold ones: ${different} different; ${changed} changed while running`);
-process.exit(different + changed > 0 || late > early * 1.1 + 16 ? 1 : 0);
+process.exit(different + changed > 0 || late > half * 1.05 + 16 ? 1 : 0);
