@@ -22,7 +22,7 @@ test: deps-test
 	$(call say,"building calla and its tests")
 	@cmake --preset release -DCALLA_BUILD_TESTS=ON -DCALLA_WERROR=ON -Wno-dev > build/configure.log 2>&1 || (cat build/configure.log; exit 1)
 	@cmake --build --preset release
-	$(call say,"fetching the oracles of the tokenizer and of grammars, and the server's clients (npm)")
+	$(call say,"fetching the oracles and the clients that the tests run (npm)")
 	@for folder in oracle conformance; do npm install --no-package-lock --no-fund --no-audit --loglevel=error --prefix tests/$$folder || \
 	 { [ -z "$(CI)" ] && echo "-- some could not be fetched: CTest will report their tests as skipped"; } || exit 1; done
 	$(call say,"running the tests")
