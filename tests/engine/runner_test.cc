@@ -302,7 +302,7 @@ TEST(Runner, OptionsAreChecked) {
   EXPECT_FALSE(refused([](RunnerOptions&) {}));
   EXPECT_TRUE(refused([](RunnerOptions& o) { o.context = 0; }));
   EXPECT_TRUE(refused([](RunnerOptions& o) { o.context = 1 << 30; }));
-  EXPECT_TRUE(refused([](RunnerOptions& o) { o.chunk = 0; }));
+  EXPECT_TRUE(refused([](RunnerOptions& o) { o.chunk = -1; }));
   EXPECT_TRUE(refused([](RunnerOptions& o) { o.logit_rows = 0; }));
   EXPECT_TRUE(refused([](RunnerOptions& o) { o.threads = 65; }));
   EXPECT_TRUE(refused([](RunnerOptions& o) { o.sequences = 0; }));
