@@ -122,7 +122,9 @@ TEST_F(AbuseTest, ControlTokensInTextStayText) {
     EXPECT_EQ(answer.status, 200);
     return nlohmann::json::parse(answer.body);
   };
-  for (const auto& id : count(text)["tokens"]) EXPECT_LT(id.get<int>(), 4032) << "a control token of Bud";
+  const auto counted = count(text);
+  ASSERT_FALSE(counted["tokens"].empty());
+  for (const auto& id : counted["tokens"]) EXPECT_LT(id.get<int>(), 4032) << "a control token of Bud";
   const auto answer = post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": ")" + text +
                                                        R"("}], "max_tokens": 4, "temperature": 0})");
   EXPECT_EQ(answer.status, 200) << answer.body;
