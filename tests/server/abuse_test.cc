@@ -58,7 +58,7 @@ std::vector<std::pair<std::string, std::string>> hostile_bodies() {
       {"bad UTF-8", "{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\xfe\"}], \"content\": \"\xc3\"}"},
       {"a lone surrogate",
        R"({"messages": [{"role": "user", "content": "\ud800"}], "prompt": "\udc00", "input": "\ud800", "content": "\ud800"})"},
-      {"a NUL", std::string("{\"messages\": \0}", 14)},
+      {"a NUL", std::string("{\"messages\": \0}", 15)},
       {"a huge number", messages("1e999999")},
       {"numbers for text", messages(R"([{"role": 1, "content": 2}])")},
       {"an unknown role", messages(R"([{"role": "root", "content": "x"}])")},
