@@ -25,7 +25,11 @@ constexpr std::string_view kExtension = ".state", kPart = ".state.part";
 }  // namespace
 
 SnapshotStore::SnapshotStore(Runner& runner, fs::path folder, uint64_t limit, std::function<void()> on_news)
-    : runner_(runner), folder_(std::move(folder)), limit_(limit), on_news_(std::move(on_news)) {}
+    : runner_(runner),
+      folder_(std::move(folder)),
+      limit_(limit),
+      token_bytes_(runner.pages().bytes / kPage + sizeof(int32_t)),
+      on_news_(std::move(on_news)) {}
 
 Result<std::unique_ptr<SnapshotStore>> SnapshotStore::open(Runner& runner, const fs::path& folder, uint64_t limit,
                                                            std::function<void()> on_news) {
@@ -107,7 +111,7 @@ void SnapshotStore::remove(const fs::path& path, const std::string& why) {
 
 uint64_t SnapshotStore::bytes_for(int tokens) const {
   constexpr uint64_t kHeader = 4096;
-  return kHeader + runner_.state_bytes() + uint64_t(tokens) * (runner_.pages().bytes / kPage + sizeof(int32_t));
+  return kHeader + runner_.state_bytes() + uint64_t(tokens) * token_bytes_;
 }
 
 bool SnapshotStore::ready(int tokens) const {

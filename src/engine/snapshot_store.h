@@ -78,6 +78,7 @@ class SnapshotStore {
   Runner& runner_;
   const std::filesystem::path folder_;
   const uint64_t limit_;
+  const uint64_t token_bytes_;  // asked once: only the thread of the runner may ask for its pages
   const std::function<void()> on_news_;
   int lock_ = -1;  // file
   std::vector<File> files_;
