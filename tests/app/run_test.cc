@@ -14,9 +14,7 @@ using Json = nlohmann::json;
 
 class RunTest : public testing::Test {
  protected:
-  void SetUp() override {
-    ASSERT_TRUE(has_bud()) << "models/bud is not there";
-  }
+  void SetUp() override { ASSERT_TRUE(has_bud()) << "models/bud is not there"; }
   TempDir dir_;
 };
 
