@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <malloc.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -149,9 +148,7 @@ Result<uint64_t> snapshot_bytes(const Options& o, const MemoryPlan& plan) {
 }
 
 Result<void> serve(Options o) {
-  // glibc raises this limit as large blocks are freed, and its aligned blocks below it leave holes that it cannot use
-  // again: states that come and go with the snapshots would let the heap grow without end.
-  ::mallopt(M_MMAP_THRESHOLD, 512 << 10);
+  keep_heap_flat();
   CALLA_ASSIGN(Access access, Access::make(o.access));
   CALLA_ASSIGN(const fs::path folder, model_folder(o.model.model));
   o.model.runner.sequences = o.sequences;

@@ -1,5 +1,7 @@
 #include "base/memory.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -72,6 +74,10 @@ uint64_t total_memory() {
 ProcessMemory process_memory() {
   constexpr const char* kStatus = "/proc/self/status";
   return {kib_field(kStatus, "RssAnon").value_or(0), kib_field(kStatus, "VmRSS").value_or(0)};
+}
+
+void keep_heap_flat() {
+  ::mallopt(M_MMAP_THRESHOLD, 512 << 10);
 }
 
 }  // namespace calla

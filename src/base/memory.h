@@ -27,4 +27,9 @@ struct ProcessMemory {
 };
 ProcessMemory process_memory();
 
+// For a process that runs long: blocks of half a MiB and more come from the system and go back to it. Otherwise glibc
+// raises that limit as large blocks are freed, and its aligned blocks below it leave holes that it cannot use again:
+// states that come and go would let the heap grow without end. Call it before the first of them.
+void keep_heap_flat();
+
 }  // namespace calla

@@ -166,7 +166,6 @@ TEST_F(AbuseTest, SlowClientsAndFloods) {
 // The first round lets caches grow; the others must not add to it. What the allocator keeps for later is given back
 // before each look.
 TEST_F(AbuseTest, MemoryReturns) {
-  ::mallopt(M_MMAP_THRESHOLD, 512 << 10);  // as calla serve does
   const auto used_after_a_round = [&] {
     for (const auto& [what, body] : hostile_bodies()) {
       for (const char* path : kPaths) post(path, body);

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/memory.h"
 #include "engine/request_options.h"
 #include "server/page_api.h"
 #include "server/routes.h"
@@ -19,6 +20,7 @@ namespace calla {
 class WholeServer : public testing::Test {
  protected:
   WholeServer() {
+    keep_heap_flat();
     auto model = Model::open(CALLA_SOURCE_DIR "/models/bud", RunnerOptions{.context = 0, .sequences = 2});
     if (!model) ADD_FAILURE() << model.error().message;
     model_ = std::move(*model);
