@@ -87,4 +87,19 @@ Json openai_usage(std::span<const ApiAnswer> answers, int n) {
           {"completion_tokens_details", {{"reasoning_tokens", reasoning}}}};
 }
 
+void finish_openai_stream(Json head, const WriterContext& context, std::span<const ApiAnswer> answers,
+                          std::string& out) {
+  if (context.include_usage) {
+    head["choices"] = Json::array();
+    head["usage"] = openai_usage(answers, context.n);
+    append_sse(out, "", head);
+  }
+  out += "data: [DONE]\n\n";
+}
+
+void fail_openai_stream(const ApiError& error, std::string& out) {
+  append_sse(out, "", {{"error", error_json(ApiStyle::kOpenAi, error)}});
+  out += "data: [DONE]\n\n";
+}
+
 }  // namespace calla

@@ -86,4 +86,10 @@ struct WriterContext {
   std::shared_ptr<const nlohmann::ordered_json> echo;
 };
 
+// How a stream of chat or text completions ends: the usage in a chunk of its own, if it was asked for, then [DONE].
+// head: what every chunk begins with.
+void finish_openai_stream(nlohmann::ordered_json head, const WriterContext& context, std::span<const ApiAnswer> answers,
+                          std::string& out);
+void fail_openai_stream(const ApiError& error, std::string& out);
+
 }  // namespace calla

@@ -13,6 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::string_view kBlocks = "a string or an array of blocks";
+
 class Reader {
  public:
   Reader(const Json& request, ApiRequest& out) : request_(request), out_(out) {}
@@ -22,7 +24,8 @@ class Reader {
     const Json& messages = json_member(request_, "messages");
     if (!messages.is_array()) return wrong_type("messages", "an array", messages);
     if (messages.empty()) return invalid("messages must hold at least one message");
-    for (size_t i = 0; i < messages.size(); ++i) CALLA_TRY(read_message(messages[i], fmt::format("messages[{}]", i)));
+    CALLA_TRY(each_object(messages, "messages",
+                          [&](const Json& message, const std::string& path) { return read_message(message, path); }));
     if (json_member(messages.back(), "role") == "assistant") {
       return fail(Error::Code::kUnsupported,
                   "messages must end with the user: an answer that has begun is not continued here");
@@ -64,21 +67,11 @@ class Reader {
   }
 
   // A string, or blocks of which none has to do with tools.
-  Result<void> read_parts(const Json& content, const std::string& path, std::vector<ChatPart>& parts) {
-    if (content.is_string()) {
-      parts.push_back({ChatPart::Kind::kText, content.get<std::string>()});
-      return {};
-    }
-    if (content.is_null()) return {};
-    if (!content.is_array()) return wrong_type(path, "a string or an array of blocks", content);
-    for (size_t i = 0; i < content.size(); ++i) {
-      CALLA_TRY(read_part(content[i], fmt::format("{}[{}]", path, i), parts));
-    }
-    return {};
+  static Result<void> read_parts(const Json& content, const std::string& path, std::vector<ChatPart>& parts) {
+    return read_content(content, path, kBlocks, parts, read_part);
   }
 
-  Result<void> read_part(const Json& block, const std::string& path, std::vector<ChatPart>& parts) {
-    if (!block.is_object()) return wrong_type(path, "an object", block);
+  static Result<void> read_part(const Json& block, const std::string& path, std::vector<ChatPart>& parts) {
     const std::string_view type = json_text(json_member(block, "type"));
     const Json& source = json_member(block, "source");
     if (type == "text") {
@@ -98,7 +91,6 @@ class Reader {
   }
 
   Result<void> read_message(const Json& message, const std::string& path) {
-    if (!message.is_object()) return wrong_type(path, "an object", message);
     const Json& role = json_member(message, "role");
     const Json& content = json_member(message, "content");
     if (role == "user") return read_user(content, path + ".content");
@@ -120,19 +112,17 @@ class Reader {
       return {};
     }
     bool said = false;
-    for (size_t i = 0; i < content.size(); ++i) {
-      const std::string at = fmt::format("{}[{}]", path, i);
-      if (json_member(content[i], "type") != "tool_result") {
-        CALLA_TRY(read_part(content[i], at, user.content));
-        continue;
-      }
+    const auto read_block = [&](const Json& block, const std::string& at) -> Result<void> {
+      if (json_member(block, "type") != "tool_result") return read_part(block, at, user.content);
       if (!user.content.empty()) out_.conversation.messages.push_back(std::exchange(user, {}));
       ChatMessage result;
       result.role = ChatRole::kTool;
-      CALLA_TRY(read_parts(json_member(content[i], "content"), at + ".content", result.content));
+      CALLA_TRY(read_parts(json_member(block, "content"), at + ".content", result.content));
       out_.conversation.messages.push_back(std::move(result));
       said = true;
-    }
+      return {};
+    };
+    CALLA_TRY(each_object(content, path, read_block));
     if (!said || !user.content.empty()) out_.conversation.messages.push_back(std::move(user));
     return {};
   }
@@ -141,43 +131,36 @@ class Reader {
     ChatMessage message;
     message.role = ChatRole::kAssistant;
     message.reasoning = "";
-    if (!content.is_array()) {
-      CALLA_TRY(read_parts(content, path, message.content));
-    }
-    for (size_t i = 0; content.is_array() && i < content.size(); ++i) {
-      const Json& block = content[i];
-      const std::string at = fmt::format("{}[{}]", path, i);
+    const auto read_block = [&](const Json& block, const std::string& at, auto& parts) -> Result<void> {
       const std::string_view type = json_text(json_member(block, "type"));
+      if (type == "redacted_thinking") return {};
       if (type == "thinking") {
         CALLA_ASSIGN(const std::string text, text_of(block, "thinking", at));
         *message.reasoning += text;
-      } else if (type == "tool_use") {
-        CALLA_ASSIGN(std::string name, text_of(block, "name", at));
-        message.tool_calls.push_back({std::move(name), read_arguments(json_member(block, "input"))});
-      } else if (type != "redacted_thinking") {
-        CALLA_TRY(read_part(block, at, message.content));
+        return {};
       }
-    }
+      if (type != "tool_use") return read_part(block, at, parts);
+      CALLA_ASSIGN(std::string name, text_of(block, "name", at));
+      message.tool_calls.push_back({std::move(name), read_arguments(json_member(block, "input"))});
+      return {};
+    };
+    CALLA_TRY(read_content(content, path, kBlocks, message.content, read_block));
     out_.conversation.messages.push_back(std::move(message));
     return {};
   }
 
   Result<void> read_tools() {
-    const Json& tools = json_member(request_, "tools");
-    if (tools.is_null()) return {};
-    if (!tools.is_array()) return wrong_type("tools", "an array", tools);
-    for (size_t i = 0; i < tools.size(); ++i) {
-      const std::string path = fmt::format("tools[{}]", i);
-      if (!tools[i].is_object()) return wrong_type(path, "an object", tools[i]);
-      const Json& schema = json_member(tools[i], "input_schema");
-      const Json& type = json_member(tools[i], "type");
-      if (schema.is_null() && !type.is_null() && type != "custom") continue;
-      if (!schema.is_object()) return wrong_type(path + ".input_schema", "an object", schema);
-      const Json& name = json_member(tools[i], "name");
-      if (!name.is_string()) return wrong_type(path + ".name", "a string", name);
-      out_.conversation.tools.push_back(tool_line(name, json_member(tools[i], "description"), schema));
-    }
-    return {};
+    return each_object(json_member(request_, "tools"), "tools",
+                       [&](const Json& tool, const std::string& path) -> Result<void> {
+                         const Json& schema = json_member(tool, "input_schema");
+                         const Json& type = json_member(tool, "type");
+                         if (schema.is_null() && !type.is_null() && type != "custom") return {};
+                         if (!schema.is_object()) return wrong_type(path + ".input_schema", "an object", schema);
+                         const Json& name = json_member(tool, "name");
+                         if (!name.is_string()) return wrong_type(path + ".name", "a string", name);
+                         out_.conversation.tools.push_back(tool_line(name, json_member(tool, "description"), schema));
+                         return {};
+                       });
   }
 
   Result<void> read_tool_choice() {

@@ -14,21 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Result<void> read_tool_choice(const Json& choice, ApiRequest& out) {
-  if (choice.is_null() || choice == "auto") return {};
-  if (choice == "none") {
-    out.tool_choice = ToolChoice::kNone;
-    return {};
-  }
-  const Json& name = json_member(json_member(choice, "function"), "name");
-  if (choice != "required" && !(json_member(choice, "type") == "function" && name.is_string())) {
-    return invalid("tool_choice must be auto, none, required or {\"type\": \"function\", \"function\": {\"name\": …}}");
-  }
-  out.tool_choice = ToolChoice::kRequired;
-  out.tool = json_text(name);
-  return {};
-}
-
 Result<void> read(const Json& request, const ApiDefaults& defaults, ApiRequest& out) {
   CALLA_TRY(read_basics(request, defaults, out));
   CALLA_ASSIGN(out.conversation, read_conversation(request));
@@ -36,7 +21,8 @@ Result<void> read(const Json& request, const ApiDefaults& defaults, ApiRequest& 
   out.conversation.add_generation_prompt = true;
   CALLA_TRY(read_integer(request, "n", 1, kMaxChoices, out.n));
   CALLA_TRY(read_stream_options(request, out));
-  CALLA_TRY(read_tool_choice(json_member(request, "tool_choice"), out));
+  CALLA_TRY(read_tool_choice(json_member(request, "tool_choice"), "function",
+                             "{\"type\": \"function\", \"function\": {\"name\": …}}", out));
   CALLA_TRY(read_flag(request, "parallel_tool_calls", out.parallel_tool_calls));
   CALLA_TRY(read_format(json_member(request, "response_format"), "response_format", "json_schema", out));
   CALLA_TRY(read_effort(json_member(request, "reasoning_effort"), "reasoning_effort", out));
@@ -88,19 +74,10 @@ class ChatWriter final : public AnswerWriter {
   }
 
   void finish(std::span<const ApiAnswer> answers, std::string& out) override {
-    if (context_.include_usage) {
-      Json last = head("chat.completion.chunk");
-      last["choices"] = Json::array();
-      last["usage"] = openai_usage(answers, context_.n);
-      append_sse(out, "", last);
-    }
-    out += "data: [DONE]\n\n";
+    finish_openai_stream(head("chat.completion.chunk"), context_, answers, out);
   }
 
-  void fail(const ApiError& error, std::string& out) override {
-    append_sse(out, "", {{"error", error_json(ApiStyle::kOpenAi, error)}});
-    out += "data: [DONE]\n\n";
-  }
+  void fail(const ApiError& error, std::string& out) override { fail_openai_stream(error, out); }
 
   std::string body(std::span<const ApiAnswer> answers) override {
     Json out = head("chat.completion");

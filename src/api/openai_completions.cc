@@ -152,18 +152,9 @@ class CompletionsWriter final : public AnswerWriter {
     chunk(index, "", &answer, logprobs, out);
   }
   void finish(std::span<const ApiAnswer> answers, std::string& out) override {
-    if (context_.include_usage) {
-      Json last = head();
-      last["choices"] = Json::array();
-      last["usage"] = openai_usage(answers, context_.n);
-      append_sse(out, "", last);
-    }
-    out += "data: [DONE]\n\n";
+    finish_openai_stream(head(), context_, answers, out);
   }
-  void fail(const ApiError& error, std::string& out) override {
-    append_sse(out, "", {{"error", error_json(ApiStyle::kOpenAi, error)}});
-    out += "data: [DONE]\n\n";
-  }
+  void fail(const ApiError& error, std::string& out) override { fail_openai_stream(error, out); }
 
   std::string body(std::span<const ApiAnswer> answers) override {
     Json choices = Json::array();

@@ -25,7 +25,8 @@ class Reader {
     if (!instructions.empty()) add(text_message(ChatRole::kSystem, std::move(instructions)));
     CALLA_TRY(read_input());
     CALLA_TRY(read_tools());
-    CALLA_TRY(read_tool_choice());
+    CALLA_TRY(
+        read_tool_choice(json_member(request_, "tool_choice"), nullptr, "{\"type\": \"function\", \"name\": …}", out_));
     CALLA_TRY(read_flag(request_, "parallel_tool_calls", out_.parallel_tool_calls));
     const Json& reasoning = json_member(request_, "reasoning");
     if (!reasoning.is_null() && !reasoning.is_object()) return wrong_type("reasoning", "an object", reasoning);
@@ -89,7 +90,8 @@ class Reader {
     if (input.is_string()) {
       add(text_message(ChatRole::kUser, input.get<std::string>()));
     } else if (input.is_array()) {
-      for (size_t i = 0; i < input.size(); ++i) CALLA_TRY(read_item(input[i], fmt::format("input[{}]", i)));
+      CALLA_TRY(each_object(input, "input",
+                            [&](const Json& item, const std::string& path) { return read_item(item, path); }));
     } else {
       return wrong_type("input", "a string or an array of items", input);
     }
@@ -98,7 +100,6 @@ class Reader {
   }
 
   Result<void> read_item(const Json& item, const std::string& path) {
-    if (!item.is_object()) return wrong_type(path, "an object", item);
     const std::string_view type = json_text(json_member(item, "type"));
     if (type == "message" || (type.empty() && item.contains("role"))) return read_message(item, path);
     if (type == "reasoning") return read_reasoning(item, path);
@@ -162,62 +163,36 @@ class Reader {
     return {};
   }
 
-  Result<void> read_parts(const Json& content, const std::string& path, std::vector<ChatPart>& parts) {
-    if (content.is_string()) {
-      parts.push_back({ChatPart::Kind::kText, content.get<std::string>()});
+  static Result<void> read_parts(const Json& content, const std::string& path, std::vector<ChatPart>& parts) {
+    return read_content(content, path, "a string or an array of parts", parts, read_part);
+  }
+
+  static Result<void> read_part(const Json& part, const std::string& path, std::vector<ChatPart>& parts) {
+    const std::string_view type = json_text(json_member(part, "type"));
+    if (type == "input_image" || type == "image_url") {
+      parts.push_back({ChatPart::Kind::kImage, {}});
       return {};
     }
-    if (content.is_null()) return {};
-    if (!content.is_array()) return wrong_type(path, "a string or an array of parts", content);
-    for (size_t i = 0; i < content.size(); ++i) {
-      const std::string at = fmt::format("{}[{}]", path, i);
-      if (!content[i].is_object()) return wrong_type(at, "an object", content[i]);
-      const std::string_view type = json_text(json_member(content[i], "type"));
-      if (type == "input_image" || type == "image_url") {
-        parts.push_back({ChatPart::Kind::kImage, {}});
-        continue;
-      }
-      const char* key = type == "refusal" ? "refusal" : "text";
-      const Json& text = json_member(content[i], key);
-      if (!text.is_string()) {
-        if (type.ends_with("text") || type.empty()) return wrong_type(fmt::format("{}.{}", at, key), "a string", text);
-        return fail(Error::Code::kUnsupported, fmt::format("{} of type \"{}\" cannot be read here", at, type));
-      }
-      parts.push_back({ChatPart::Kind::kText, text.get<std::string>()});
+    const char* key = type == "refusal" ? "refusal" : "text";
+    const Json& text = json_member(part, key);
+    if (!text.is_string()) {
+      if (type.ends_with("text") || type.empty()) return wrong_type(fmt::format("{}.{}", path, key), "a string", text);
+      return fail(Error::Code::kUnsupported, fmt::format("{} of type \"{}\" cannot be read here", path, type));
     }
+    parts.push_back({ChatPart::Kind::kText, text.get<std::string>()});
     return {};
   }
 
   Result<void> read_tools() {
-    const Json& tools = json_member(request_, "tools");
-    if (tools.is_null()) return {};
-    if (!tools.is_array()) return wrong_type("tools", "an array", tools);
-    for (size_t i = 0; i < tools.size(); ++i) {
-      const std::string path = fmt::format("tools[{}]", i);
-      if (!tools[i].is_object()) return wrong_type(path, "an object", tools[i]);
-      if (json_member(tools[i], "type") != "function") continue;
-      const Json& name = json_member(tools[i], "name");
-      if (!name.is_string()) return wrong_type(path + ".name", "a string", name);
-      out_.conversation.tools.push_back(
-          tool_line(name, json_member(tools[i], "description"), json_member(tools[i], "parameters")));
-    }
-    return {};
-  }
-
-  Result<void> read_tool_choice() {
-    const Json& choice = json_member(request_, "tool_choice");
-    if (choice.is_null() || choice == "auto") return {};
-    if (choice == "none") {
-      out_.tool_choice = ToolChoice::kNone;
-      return {};
-    }
-    const Json& name = json_member(choice, "name");
-    if (choice != "required" && !(json_member(choice, "type") == "function" && name.is_string())) {
-      return invalid("tool_choice must be auto, none, required or {\"type\": \"function\", \"name\": …}");
-    }
-    out_.tool_choice = ToolChoice::kRequired;
-    out_.tool = json_text(name);
-    return {};
+    return each_object(json_member(request_, "tools"), "tools",
+                       [&](const Json& tool, const std::string& path) -> Result<void> {
+                         if (json_member(tool, "type") != "function") return {};
+                         const Json& name = json_member(tool, "name");
+                         if (!name.is_string()) return wrong_type(path + ".name", "a string", name);
+                         out_.conversation.tools.push_back(
+                             tool_line(name, json_member(tool, "description"), json_member(tool, "parameters")));
+                         return {};
+                       });
   }
 
   const Json& request_;

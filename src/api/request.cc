@@ -121,6 +121,21 @@ Result<void> read_format(const Json& format, const std::string& path, const char
   return {};
 }
 
+Result<void> read_tool_choice(const Json& choice, const char* function, std::string_view object, ApiRequest& out) {
+  if (choice.is_null() || choice == "auto") return {};
+  if (choice == "none") {
+    out.tool_choice = ToolChoice::kNone;
+    return {};
+  }
+  const Json& name = json_member(function == nullptr ? choice : json_member(choice, function), "name");
+  if (choice != "required" && !(json_member(choice, "type") == "function" && name.is_string())) {
+    return invalid(fmt::format("tool_choice must be auto, none, required or {}", object));
+  }
+  out.tool_choice = ToolChoice::kRequired;
+  out.tool = json_text(name);
+  return {};
+}
+
 std::string tool_line(const Json& name, const Json& description, const Json& parameters) {
   Json function = {{"name", name}};
   if (!description.is_null()) function["description"] = description;

@@ -90,6 +90,11 @@ Result<void> read_effort(const nlohmann::ordered_json& effort, std::string_view 
 Result<void> read_format(const nlohmann::ordered_json& format, const std::string& path, const char* schema_in,
                          ApiRequest& out);
 
+// OpenAI's tool_choice: auto, none, required, or an object {"type": "function", …} with a name in `function` or, where
+// that is null, in itself. `object` shows the form of that object in the message of an error.
+Result<void> read_tool_choice(const nlohmann::ordered_json& choice, const char* function, std::string_view object,
+                              ApiRequest& out);
+
 // A tool as the template prints it, from the parts that the APIs name differently. Null members are left out.
 std::string tool_line(const nlohmann::ordered_json& name, const nlohmann::ordered_json& description,
                       const nlohmann::ordered_json& parameters);

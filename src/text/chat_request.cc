@@ -31,9 +31,8 @@ class Reader {
     if (!request_.is_object()) return wrong_type("request", "an object", request_);
     CALLA_TRY(read_options());
     CALLA_TRY(read_tools());
-    const Json& messages = json_member(request_, "messages");
-    if (!messages.is_array() && !messages.is_null()) return wrong_type("messages", "an array", messages);
-    for (size_t i = 0; i < messages.size(); ++i) CALLA_TRY(read_message(messages[i], fmt::format("messages[{}]", i)));
+    CALLA_TRY(each_object(json_member(request_, "messages"), "messages",
+                          [&](const Json& message, const auto& path) { return read_message(message, path); }));
     return std::move(out_);
   }
 
@@ -64,16 +63,12 @@ class Reader {
   }
 
   Result<void> read_tools() {
-    const Json& tools = json_member(request_, "tools");
-    if (tools.is_null()) return {};
-    if (!tools.is_array()) return wrong_type("tools", "an array", tools);
-    for (size_t i = 0; i < tools.size(); ++i) {
-      if (!tools[i].is_object()) return wrong_type(fmt::format("tools[{}]", i), "an object", tools[i]);
-      const Json& type = json_member(tools[i], "type");
-      if (lenient_ && !type.is_null() && json_text(type) != "function") continue;
-      out_.tools.push_back(python_json(tools[i]));
-    }
-    return {};
+    return each_object(json_member(request_, "tools"), "tools", [&](const Json& tool, const auto&) -> Result<void> {
+      const Json& type = json_member(tool, "type");
+      if (lenient_ && !type.is_null() && json_text(type) != "function") return {};
+      out_.tools.push_back(python_json(tool));
+      return {};
+    });
   }
 
   Result<ChatRole> read_role(const Json& role, const std::string& path) const {
@@ -87,10 +82,15 @@ class Reader {
   }
 
   Result<void> read_message(const Json& message, const std::string& path) {
-    if (!message.is_object()) return wrong_type(path, "an object", message);
     ChatMessage m;
     CALLA_ASSIGN(m.role, read_role(json_member(message, "role"), path));
-    CALLA_ASSIGN(m.content, read_content(json_member(message, "content"), path + ".content"));
+    const auto add_part = [&](const Json& json, const std::string& at, auto& parts) -> Result<void> {
+      CALLA_ASSIGN(ChatPart part, read_part(json, at));
+      parts.push_back(std::move(part));
+      return {};
+    };
+    CALLA_TRY(read_content(json_member(message, "content"), path + ".content", "a string, an array of parts or null",
+                           m.content, add_part));
     if (m.role == ChatRole::kAssistant) {
       read_reasoning(message, m);
       CALLA_TRY(read_calls(json_member(message, "tool_calls"), path + ".tool_calls", m));
@@ -108,24 +108,8 @@ class Reader {
     return {};
   }
 
-  Result<std::vector<ChatPart>> read_content(const Json& content, const std::string& path) const {
-    std::vector<ChatPart> parts;
-    if (content.is_string()) {
-      parts.push_back({ChatPart::Kind::kText, content.get<std::string>()});
-    } else if (content.is_array()) {
-      for (size_t i = 0; i < content.size(); ++i) {
-        CALLA_ASSIGN(ChatPart part, read_part(content[i], fmt::format("{}[{}]", path, i)));
-        parts.push_back(std::move(part));
-      }
-    } else if (!content.is_null()) {
-      return wrong_type(path, "a string, an array of parts or null", content);
-    }
-    return parts;
-  }
-
   // The template's order of questions: a part with an image key is an image even if it also has a text.
   Result<ChatPart> read_part(const Json& part, const std::string& path) const {
-    if (!part.is_object()) return wrong_type(path, "an object", part);
     const std::string_view type = json_text(json_member(part, "type"));
     constexpr auto kImage = ChatPart::Kind::kImage;
     constexpr auto kVideo = ChatPart::Kind::kVideo;
@@ -160,12 +144,8 @@ class Reader {
   }
 
   Result<void> read_calls(const Json& calls, const std::string& path, ChatMessage& m) const {
-    if (calls.is_null()) return {};
-    if (!calls.is_array()) return wrong_type(path, "an array", calls);
-    for (size_t i = 0; i < calls.size(); ++i) {
-      std::string at = fmt::format("{}[{}]", path, i);
-      const Json* call = &calls[i];
-      if (!call->is_object()) return wrong_type(at, "an object", *call);
+    return each_object(calls, path, [&](const Json& outer, std::string at) -> Result<void> {
+      const Json* call = &outer;
       if (const auto inner = call->find("function"); inner != call->end()) {
         call = &*inner;
         at += ".function";
@@ -179,8 +159,8 @@ class Reader {
         if (!lenient_ && !arguments->is_object()) return wrong_type(at + ".arguments", "an object", *arguments);
         out.arguments = read_arguments(*arguments);
       }
-    }
-    return {};
+      return {};
+    });
   }
 
   const Json& request_;
@@ -189,6 +169,18 @@ class Reader {
 };
 
 }  // namespace
+
+Result<void> read_content(const Json& content, const std::string& path, std::string_view expected,
+                          std::vector<ChatPart>& parts, const ReadPart& read_part) {
+  if (content.is_null()) return {};
+  if (content.is_string()) {
+    parts.push_back({ChatPart::Kind::kText, content.get<std::string>()});
+    return {};
+  }
+  if (!content.is_array()) return wrong_type(path, expected, content);
+  return each_object(content, path,
+                     [&](const Json& part, const std::string& at) { return read_part(part, at, parts); });
+}
 
 std::vector<ChatArgument> read_arguments(const Json& arguments) {
   std::vector<ChatArgument> out;

@@ -2,7 +2,9 @@
 
 // From a request in the form of OpenAI's chat completions to a conversation that the template can render.
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +45,12 @@ Result<Conversation> read_conversation(const nlohmann::ordered_json& request, Ch
 
 // The same from JSON text.
 Result<Conversation> parse_conversation(std::string_view json, ChatRules rules = ChatRules::kLenient);
+
+// Appends the parts of a message's content: a string is one, an array's elements are what read_part(element, "PATH[i]",
+// parts) appends, null is none. expected: what content of another type should have been.
+using ReadPart = std::function<Result<void>(const nlohmann::ordered_json&, const std::string&, std::vector<ChatPart>&)>;
+Result<void> read_content(const nlohmann::ordered_json& content, const std::string& path, std::string_view expected,
+                          std::vector<ChatPart>& parts, const ReadPart& read_part);
 
 // The arguments of a call, under the lenient rules. Accepts everything.
 std::vector<ChatArgument> read_arguments(const nlohmann::ordered_json& arguments);

@@ -33,4 +33,16 @@ tl::unexpected<Error> wrong_type(std::string_view path, std::string_view expecte
   return invalid(fmt::format("{} must be {}, not {}", path, expected, json_type_name(got)));
 }
 
+Result<void> each_object(const Json& array, std::string_view path,
+                         const std::function<Result<void>(const Json&, const std::string&)>& read) {
+  if (array.is_null()) return {};
+  if (!array.is_array()) return wrong_type(path, "an array", array);
+  for (size_t i = 0; i < array.size(); ++i) {
+    const std::string at = fmt::format("{}[{}]", path, i);
+    if (!array[i].is_object()) return wrong_type(at, "an object", array[i]);
+    CALLA_TRY(read(array[i], at));
+  }
+  return {};
+}
+
 }  // namespace calla

@@ -3,6 +3,7 @@ import { test } from "node:test";
 import Ajv from "ajv";
 import OpenAI from "openai";
 import { expected, model, question, schema, weather, weatherAnswer, weatherQuestion, weatherResult } from "./cases.mjs";
+import { becomesIdle } from "./server.mjs";
 
 const tools = [{ type: "function", function: weather }];
 const user = (content) => ({ role: "user", content });
@@ -128,13 +129,7 @@ export default function (url) {
       stream.controller.abort();
       break;
     }
-    const start = Date.now();
-    for (;;) {
-      const { running, queued } = await (await fetch(`${url}/health`)).json();
-      if (running + queued === 0) break;
-      assert.ok(Date.now() - start < 1000, "the answer goes on for nobody");
-      await new Promise((resolve) => setTimeout(resolve, 20));
-    }
+    await becomesIdle(url);
   });
 
   test("openai: completions, models, embeddings' absence", async () => {

@@ -1,3 +1,4 @@
+import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 
 // `calla serve` on a free port. stop() ends it and tells its exit code and what it wrote.
@@ -23,4 +24,15 @@ export async function startServer(calla, args = []) {
       return { code: await ended, log };
     },
   };
+}
+
+// Nobody waits any more, so nothing may run for long.
+export async function becomesIdle(url) {
+  const start = Date.now();
+  for (;;) {
+    const { running, queued } = await (await fetch(`${url}/health`)).json();
+    if (running + queued === 0) break;
+    assert.ok(Date.now() - start < 1000, "the answer goes on for nobody");
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
 }

@@ -7,15 +7,10 @@
 // canonical form (JSON.stringify, properties in the schema's order), those that ajv accepts are allowed and those that it refuses are
 // not. Exits with 1 and prints what differs, or with 77 (skipped) if a package is not installed.
 
-import { spawn } from "node:child_process";
-import { createInterface } from "node:readline";
 import { parseArgs } from "node:util";
+import { generator, installed, startProbe } from "./common.mjs";
 
-const [{ default: Ajv }, { default: addFormats }] = await Promise.all([import("ajv/dist/2020.js"), import("ajv-formats")]).catch((error) => {
-  if (error.code !== "ERR_MODULE_NOT_FOUND") throw error;
-  console.error("SKIPPED: npm install --no-package-lock --prefix tests/oracle");
-  process.exit(77);
-});
+const [{ default: Ajv }, { default: addFormats }] = await installed(import("ajv/dist/2020.js"), import("ajv-formats"));
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,
   options: { schemas: { type: "string", default: "400" }, seed: { type: "string", default: "1" } },
@@ -25,25 +20,11 @@ if (positionals.length !== 2) {
   process.exit(2);
 }
 
-// A 32-bit generator (mulberry32), so that a seed names the schemas.
-let state = Number(options.seed) >>> 0;
-function random(n) {
-  state = (state + 0x6d2b79f5) >>> 0;
-  let t = Math.imul(state ^ (state >>> 15), state | 1);
-  t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t;
-  return Math.floor((((t ^ (t >>> 14)) >>> 0) / 2 ** 32) * n);
-}
-const pick = (list) => list[random(list.length)];
+const { random, pick } = generator(options.seed);
 const chance = (percent) => random(100) < percent;
 
-const probe = spawn(positionals[0], [positionals[1]], { stdio: ["pipe", "pipe", "inherit"] });
-const lines = createInterface({ input: probe.stdout })[Symbol.asyncIterator]();
-async function ask(request) {
-  probe.stdin.write(JSON.stringify(request) + "\n");
-  const { value, done } = await lines.next();
-  if (done) throw new Error("grammar_probe ended");
-  return JSON.parse(value);
-}
+const probe = startProbe(positionals[0], positionals[1]);
+const { ask } = probe;
 
 // ---- Schemas, and documents that they may accept ----
 
@@ -276,6 +257,6 @@ for (let i = 0; i < Number(options.schemas); ++i) {
     if (valid !== result.accepted[d]) report(valid ? "ajv accepts, the grammar does not" : "the grammar accepts, ajv does not", s, text);
   });
 }
-probe.stdin.end();
+probe.end();
 console.log(`${JSON.stringify(seen)}, ${wrong} differences (seed ${options.seed})`);
 if (wrong > 0 || seen.walks < 4 * seen.unfinished || seen.schemas < Number(options.schemas) / 2) process.exitCode = 1;

@@ -7,12 +7,11 @@
 // equal. Then with its own reading of the schema, for one-line JSON: there what it allows must be allowed here too, but for the
 // differences that are meant. Exits with 1 and prints what differs, or with 77 (skipped) if the package is not installed.
 
-import { spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { createInterface } from "node:readline";
+import { skip, startProbe } from "./common.mjs";
 
 const [probePath, folder] = process.argv.slice(2);
 if (folder === undefined) {
@@ -26,8 +25,7 @@ function loadXgrammar() {
   try {
     file = createRequire(import.meta.url).resolve("@mlc-ai/web-xgrammar");
   } catch {
-    console.error("SKIPPED: npm install --no-package-lock --prefix tests/oracle");
-    process.exit(77);
+    skip();
   }
   const dir = mkdtempSync(join(tmpdir(), "xgrammar-"));
   try {
@@ -39,14 +37,8 @@ function loadXgrammar() {
 }
 const xgrammar = loadXgrammar();
 
-const probe = spawn(probePath, [folder], { stdio: ["pipe", "pipe", "inherit"] });
-const lines = createInterface({ input: probe.stdout })[Symbol.asyncIterator]();
-async function ask(request) {
-  probe.stdin.write(JSON.stringify(request) + "\n");
-  const { value, done } = await lines.next();
-  if (done) throw new Error("grammar_probe ended");
-  return JSON.parse(value);
-}
+const probe = startProbe(probePath, folder);
+const { ask } = probe;
 
 // ---- The vocabulary ----
 
@@ -199,6 +191,6 @@ for (const { schema, texts } of OWN_READING) {
   }
   compiled.dispose();
 }
-probe.stdin.end();
+probe.end();
 console.log(`${equal} masks equal, ${positions - equal} include xgrammar's, ${wrong} tokens differ`);
 if (wrong > 0) process.exitCode = 1;

@@ -9,12 +9,9 @@
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
+import { generator, installed } from "./common.mjs";
 
-const { Tokenizer } = await import("@huggingface/tokenizers").catch((error) => {
-  if (error.code !== "ERR_MODULE_NOT_FOUND") throw error;
-  console.error("SKIPPED: npm install --no-package-lock --prefix tests/oracle");
-  process.exit(77);
-});
+const [{ Tokenizer }] = await installed(import("@huggingface/tokenizers"));
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,
   options: { count: { type: "string", default: "4000" }, seed: { type: "string", default: "1" } },
@@ -25,15 +22,7 @@ if (positionals.length !== 2) {
 }
 const [calla, folder] = positionals;
 
-// A 32-bit generator (mulberry32), so that a seed names the strings.
-let state = Number(options.seed) >>> 0;
-function random(n) {
-  state = (state + 0x6d2b79f5) >>> 0;
-  let t = Math.imul(state ^ (state >>> 15), state | 1);
-  t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t;
-  return Math.floor((((t ^ (t >>> 14)) >>> 0) / 2 ** 32) * n);
-}
-const pick = (list) => list[random(list.length)];
+const { random, pick } = generator(options.seed);
 
 // src/text/unicode_tables.cc as one class for each code point: 0 other, 1 letter, 2 mark, 3 number, 4 space; +8: not an NFC boundary.
 function ourTable() {

@@ -167,23 +167,28 @@ TEST(AnswerParser, ReasoningAndText) {
   }
 }
 
-TEST(AnswerParser, HoldsBackOnlyWhatCouldBeAMarker) {
-  AnswerParser parser(true);
-  std::vector<AnswerEvent> out;
-  const auto push = [&](std::string_view text) {
+// What one more piece of text lets out, joined.
+struct Pushed {
+  AnswerParser parser;
+  std::vector<AnswerEvent> out{};
+  std::string operator()(std::string_view text) {
     out.clear();
     parser.push(text, out);
     std::string joined;
     for (const auto& e : out) joined += e.text;
     return joined;
-  };
+  }
+};
+
+TEST(AnswerParser, HoldsBackOnlyWhatCouldBeAMarker) {
+  Pushed push{AnswerParser(true)};
   EXPECT_EQ(push("\nab\n"), "ab");
   EXPECT_EQ(push("c"), "\nc");
   EXPECT_EQ(push("\n</thi"), "");
   EXPECT_EQ(push("nk>\n"), "");
   EXPECT_EQ(push("\n"), "");
   EXPECT_EQ(push("ok"), "ok");
-  EXPECT_EQ(out[0].kind, Kind::kText);
+  EXPECT_EQ(push.out[0].kind, Kind::kText);
 }
 
 TEST(AnswerParser, Calls) {
@@ -354,15 +359,7 @@ TEST(AnswerParser, ValuesAreTyped) {
 }
 
 TEST(AnswerParser, StringsStreamAsTheyCome) {
-  AnswerParser parser(false, types());
-  std::vector<AnswerEvent> out;
-  const auto push = [&](std::string_view text) {
-    out.clear();
-    parser.push(text, out);
-    std::string joined;
-    for (const auto& e : out) joined += e.text;
-    return joined;
-  };
+  Pushed push{AnswerParser(false, types())};
   EXPECT_EQ(push("<tool_call>\n<function=write>\n<parameter=content>"), "write{\"content\": ");
   EXPECT_EQ(push("\nline 1\n"), "\"line 1");
   EXPECT_EQ(push("say \"hi\" <"), "\\nsay \\\"hi\\\" ");
@@ -372,7 +369,7 @@ TEST(AnswerParser, StringsStreamAsTheyCome) {
   EXPECT_EQ(push("\n4"), "");
   EXPECT_EQ(push("2\n</parameter>\n"), "");
   EXPECT_EQ(push("</function>"), "42}");
-  EXPECT_EQ(out.back().kind, Kind::kCallEnd);
+  EXPECT_EQ(push.out.back().kind, Kind::kCallEnd);
 }
 
 TEST(AnswerParser, TimeIsLinear) {
