@@ -14,8 +14,9 @@ declare -A may=(
   [model]='base quant formats ops'
   [backend/reference]='base quant formats ops model'
   [backend/cpu]='base quant formats ops model'
+  [backend/cuda]='base quant formats ops model'
   [convert]='base quant formats ops model text'
-  [engine]='base quant formats ops model text grammar backend/reference backend/cpu'
+  [engine]='base quant formats ops model text grammar backend/reference backend/cpu backend/cuda'
   [store]='base text'
   [bench]='base quant formats ops model text backend/cpu engine'
   [eval]='base quant formats text engine'
@@ -38,5 +39,5 @@ while read -r file; do
       *) echo "$file:$line: $dir must not include from $target"; bad=1 ;;
     esac
   done < <(grep -nE '^#include "' "$file" | sed -E 's/^([0-9]+):#include "([^"]+)".*/\1:\2/')
-done < <(git ls-files --cached --others --exclude-standard 'src/*.h' 'src/*.cc')
+done < <(git ls-files --cached --others --exclude-standard 'src/*.h' 'src/*.cc' 'src/*.cu' 'src/*.cuh')
 exit $bad
