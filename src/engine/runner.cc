@@ -11,7 +11,8 @@
 #include "base/memory.h"
 #include "base/pool.h"
 #include "base/progress.h"
-#include "engine/host_runner.h"
+#include "engine/host_backend.h"
+#include "engine/pass_runner.h"
 #include "ops/profiled_ops.h"
 
 namespace calla {
@@ -53,14 +54,14 @@ template <Ops O>
 MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
   const ModelConfig& config = model.weights.config;
   const StateShape shape(config);
-  using Runner = HostRunner<O>;
+  using Backend = HostBackend<O>;
   MemoryPlan plan;
   for (const auto& part : model.weights.parts) plan.weights += part.size();
-  plan.kv = uint64_t(Runner::page_limit(o)) * shape.page_size() * sizeof(typename Runner::Kv);
+  plan.kv = uint64_t(page_limit(o)) * shape.page_size() * sizeof(typename Backend::Kv);
   plan.recurrent = o.sequences * (shape.recurrent_size() + shape.window_size()) * sizeof(typename O::Real);
-  plan.marks = Runner::kMarks * plan.recurrent;
-  plan.scratch = model.weights.copied + sizeof(float) * uint64_t(config.vocab) * o.sequences +
-                 HostScratch<typename O::Real>::bytes(config, o.chunk, std::min(o.chunk, o.logit_rows));
+  plan.marks = PassRunner<Backend>::kMarks * plan.recurrent;
+  plan.scratch =
+      model.weights.copied + sizeof(float) * uint64_t(config.vocab) * o.sequences + Backend::scratch_bytes(config, o);
   return plan;
 }
 
@@ -69,6 +70,13 @@ MemoryPlan plan(const RunnerModel& model, const RunnerOptions& o) {
   MemoryPlan p = plan_for<CpuOps>(model, o);
   p.scratch += CpuOps::scratch_bytes(model.weights.config, o.threads, o.chunk);
   return p;
+}
+
+template <Ops O>
+std::unique_ptr<Runner> host_runner(std::unique_ptr<RunnerModel> model, std::unique_ptr<O> op,
+                                    const RunnerOptions& options) {
+  auto backend = std::make_unique<HostBackend<O>>(model->weights, std::move(op), options);
+  return std::make_unique<PassRunner<HostBackend<O>>>(std::move(model), std::move(backend), options);
 }
 
 }  // namespace
@@ -95,16 +103,15 @@ Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, co
   CALLA_TRY(load_weights(model->checkpoint, model->weights.parts, needed, options.load, *model->pool));
   if (options.backend == RunnerOptions::Backend::kReference) {
     if (options.profile != nullptr) return fail(Error::Code::kUnsupported, "only the cpu backend can be profiled");
-    auto op = std::make_unique<ReferenceOps>(config);
-    return std::make_unique<HostRunner<ReferenceOps>>(std::move(model), std::move(op), options);
+    return host_runner(std::move(model), std::make_unique<ReferenceOps>(config), options);
   }
   CALLA_ASSIGN(const KernelTable* table, select_table(options.cpu_isa));
   auto op = std::make_unique<CpuOps>(config, *model->pool, *table, options.chunk);
   if (options.profile != nullptr) {
     auto profiled = std::make_unique<ProfiledOps<CpuOps>>(std::move(op), *options.profile);
-    return std::make_unique<HostRunner<ProfiledOps<CpuOps>>>(std::move(model), std::move(profiled), options);
+    return host_runner(std::move(model), std::move(profiled), options);
   }
-  return std::make_unique<HostRunner<CpuOps>>(std::move(model), std::move(op), options);
+  return host_runner(std::move(model), std::move(op), options);
 }
 
 }  // namespace calla

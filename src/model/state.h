@@ -13,6 +13,7 @@
 
 #include "base/buffer.h"
 #include "base/check.h"
+#include "base/result.h"
 #include "formats/config.h"
 #include "ops/dims.h"
 
@@ -77,6 +78,7 @@ class PagePool {
   Kv* data(int id) const { return pages_[id].data.data(); }
   size_t page_size() const { return page_size_; }
   int used() const { return static_cast<int>(pages_.size() - free_.size()); }
+  int limit() const { return limit_; }
 
  private:
   struct Page {
@@ -90,24 +92,57 @@ class PagePool {
 };
 
 // Kv: how keys and values are stored; Real: recurrent state and window. A page holds, per attention layer, keys then
-// values, each [kv_heads][64][256]. Copying makes a fork: pages are shared until one side writes to them, the recurrent
-// part is copied.
+// values, each [kv_heads][64][256].
 template <class Kv, class Real>
 class HostState {
  public:
   HostState(const StateShape& shape, PagePool<Kv>& pool)
       : shape_(&shape), pool_(&pool), recurrent_(shape.recurrent_size()), window_(shape.window_size()) {}
-  HostState(const HostState& o) : HostState(*o.shape_, *o.pool_) { *this = o; }
-  HostState& operator=(const HostState& o) {
-    if (this == &o) return *this;
+  HostState(HostState&& o) noexcept
+      : shape_(o.shape_),
+        pool_(o.pool_),
+        pages_(std::exchange(o.pages_, {})),
+        recurrent_(std::move(o.recurrent_)),
+        window_(std::move(o.window_)) {}
+  HostState& operator=(HostState&&) = delete;
+  ~HostState() { drop_pages(0); }
+
+  // A second state with the same content. The pages are shared until one side writes to them. (The host's memory was
+  // planned: unlike a GPU's this does not fail.)
+  Result<HostState> fork() const {
+    HostState copy(*shape_, *pool_);
+    CALLA_TRY(copy.assign(*this));
+    return copy;
+  }
+  // Becomes what `o` is, another state.
+  Result<void> assign(const HostState& o) {
     for (int page : o.pages_) pool_->retain(page);
     drop_pages(0);
     pages_ = o.pages_;
     std::copy_n(o.recurrent_.data(), recurrent_.size(), recurrent_.data());
     std::copy_n(o.window_.data(), window_.size(), window_.data());
-    return *this;
+    return {};
   }
-  ~HostState() { drop_pages(0); }
+
+  // The recurrent part alone, to come back to.
+  struct Kept {
+    Buffer<Real> recurrent, window;
+  };
+  Result<Kept> keep() const {
+    Kept kept{Buffer<Real>(recurrent_.size()), Buffer<Real>(window_.size())};
+    std::ranges::copy(recurrent_, kept.recurrent.begin());
+    std::ranges::copy(window_, kept.window.begin());
+    return kept;
+  }
+  void restore(const Kept& kept) {
+    std::ranges::copy(kept.recurrent, recurrent_.begin());
+    std::ranges::copy(kept.window, window_.begin());
+  }
+  // As at the start of a sequence; the pages stay.
+  void clear() {
+    std::ranges::fill(recurrent_, Real{0});
+    std::ranges::fill(window_, Real{0});
+  }
 
   // Makes positions [0, end) addressable and those from `begin` on writable (a shared page is copied). False: no page
   // is left; then nothing that was readable has changed.

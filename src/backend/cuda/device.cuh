@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "quant/affine.h"
+
 namespace calla::cuda {
 
 inline constexpr int kWarp = 32;

@@ -27,9 +27,9 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, Stream s
 // More than 48 KB of shared memory a block has to be asked for, once a kernel.
 template <class... P>
 void allow_shared(void (*kernel)(P...), size_t bytes) {
-  CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)) ==
-            cudaSuccess,
-        "a kernel asks for more shared memory than a block can have");
+  CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)) == cudaSuccess,
+      "a kernel asks for more shared memory than a block can have");
 }
 
 }  // namespace calla::cuda

@@ -1,12 +1,18 @@
 #pragma once
 
-// The runner of every backend whose activations and states are in host memory: O is CpuOps or ReferenceOps.
+// The runner of every backend: cuts what is asked for into passes, and keeps sequences, marks and rollback. A backend B
+// (engine/host_backend.h, engine/cuda_backend.h) has the states' memory and runs a pass:
+//
+//   B::State                   one sequence's state: movable; reserve(begin, end), truncate(end) and clear() as
+//   HostState State.fork(), .assign(s)   a second state with shared pages; Result, memory may be short State.keep(),
+//   .restore(k)  the recurrent part alone: State::Kept start()                    an empty State; Result run(batch) one
+//   pass; Result. Then logits(i): row i of what was wanted, B::Real each, until the next write(…), read(…)          a
+//   State to and from a state file
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,54 +21,45 @@
 #include "base/pool.h"
 #include "engine/runner.h"
 #include "engine/state_file.h"
-#include "model/forward.h"
-#include "model/scratch.h"
 #include "model/state.h"
 #include "model/weights.h"
+#include "ops/ops.h"
 
 namespace calla {
 
-// What a runner owns besides its verbs.
+// What a runner owns besides its backend.
 struct RunnerModel {
   Checkpoint checkpoint;
   Weights weights;
   std::unique_ptr<Pool> pool;
 };
 
-template <Ops O>
-class HostRunner final : public Runner {
+template <class B>
+class PassRunner final : public Runner {
  public:
-  using State = typename O::State;
-  using Real = typename O::Real;
-  using Kv = std::remove_pointer_t<decltype(std::declval<const State&>().kv(0, 0, 0, 0))>;
+  using State = typename B::State;
+  using Kept = typename State::Kept;
 
-  HostRunner(std::unique_ptr<RunnerModel> model, std::unique_ptr<O> op, const RunnerOptions& options)
-      : model_(std::move(model)),
-        op_(std::move(op)),
-        options_(options),
-        shape_(config()),
-        pool_(shape_.page_size(), page_limit(options)),
-        scratch_(config(), options.chunk, std::min(options.chunk, options.logit_rows)) {
+  PassRunner(std::unique_ptr<RunnerModel> model, std::unique_ptr<B> backend, const RunnerOptions& options)
+      : model_(std::move(model)), backend_(std::move(backend)), options_(options) {
     ids_.reserve(options.chunk);
     runs_.reserve(options.chunk);
-    wanted_.reserve(scratch_.max_logits());
+    wanted_.reserve(backend_->max_logits());
     pieces_.reserve(options.chunk);
   }
 
   static constexpr size_t kMarks = 4;  // that a sequence keeps
-  static int page_limit(const RunnerOptions& options) {
-    return ((options.context + kPage - 1) / kPage + 1) * options.sequences;
-  }
 
   const ModelConfig& config() const override { return model_->weights.config; }
   int context() const override { return options_.context; }
   int chunk() const override { return options_.chunk; }
-  PageUse pages() const override { return {pool_.used(), page_limit(options_), pool_.page_size() * sizeof(Kv)}; }
-  size_t state_bytes() const override {
-    return (shape_.recurrent_size() + shape_.window_size()) * sizeof(typename O::Real);
-  }
+  PageUse pages() const override { return backend_->pages(); }
+  size_t state_bytes() const override { return backend_->state_bytes(); }
 
-  Result<std::unique_ptr<Sequence>> start() override { return std::make_unique<HostSequence>(shape_, pool_); }
+  Result<std::unique_ptr<Sequence>> start() override {
+    CALLA_ASSIGN(State state, backend_->start());
+    return std::make_unique<Own>(std::move(state));
+  }
 
   Result<void> forward(std::span<const Step> steps, std::vector<float>& logits, Progress progress, void* ctx) override {
     CALLA_TRY(check(steps));
@@ -76,7 +73,7 @@ class HostRunner final : public Runner {
     logits.resize(rows * config().vocab);
     int done = 0;
     while (plan_pass(steps)) {
-      run_pass(steps, logits);
+      CALLA_TRY(run_pass(steps, logits));
       done += static_cast<int>(ids_.size());
       if (progress != nullptr && !progress(ctx, done)) return fail(Error::Code::kCancelled, "cancelled");
     }
@@ -84,22 +81,29 @@ class HostRunner final : public Runner {
   }
 
   Result<std::unique_ptr<Sequence>> fork(const Sequence& sequence) override {
-    return std::make_unique<HostSequence>(own(sequence));
+    CALLA_ASSIGN(State state, own(sequence).state.fork());
+    auto copy = std::make_unique<Own>(std::move(state));
+    copy->append(sequence.tokens());
+    copy->marks = own(sequence).marks;
+    return copy;
   }
 
   Result<void> restore(Sequence& sequence, const Sequence& snapshot) override {
-    if (&sequence != &snapshot) own(sequence) = own(snapshot);
+    if (&sequence == &snapshot) return {};
+    Own& s = own(sequence);
+    CALLA_TRY(s.state.assign(own(snapshot).state));
+    s.cut(0);
+    s.append(snapshot.tokens());
+    s.marks = own(snapshot).marks;
     return {};
   }
 
   Result<void> mark(Sequence& sequence) override {
     auto& marks = own(sequence).marks;
+    CALLA_ASSIGN(Kept kept, own(sequence).state.keep());
     std::erase_if(marks, [&](const auto& m) { return m->position == sequence.position(); });
     if (marks.size() == kMarks) marks.erase(marks.begin());
-    const State& state = own(sequence).state;
-    auto mark =
-        std::make_shared<Mark>(Mark{sequence.position(), copy(state.recurrent_all()), copy(state.window_all())});
-    marks.push_back(std::move(mark));
+    marks.push_back(std::make_shared<Mark>(Mark{sequence.position(), std::move(kept)}));
     return {};
   }
 
@@ -108,17 +112,15 @@ class HostRunner final : public Runner {
       return invalid(fmt::format("cannot take {} tokens back from a sequence of {}", count, sequence.position()));
     }
     if (count == 0) return {};
-    HostSequence& s = own(sequence);
+    Own& s = own(sequence);
     const int target = s.position() - count;
     while (!s.marks.empty() && s.marks.back()->position > target) s.marks.pop_back();
     const int from = s.marks.empty() ? 0 : s.marks.back()->position;
     if (!s.state.reserve(from, target)) return no_pages();
     if (s.marks.empty()) {
-      std::ranges::fill(s.state.recurrent_all(), Real{0});
-      std::ranges::fill(s.state.window_all(), Real{0});
+      s.state.clear();
     } else {
-      std::ranges::copy(s.marks.back()->recurrent, s.state.recurrent_all().begin());
-      std::ranges::copy(s.marks.back()->window, s.state.window_all().begin());
+      s.state.restore(s.marks.back()->kept);
     }
     const std::vector<int32_t> again(s.tokens().begin() + from, s.tokens().begin() + target);
     s.cut(from);
@@ -130,12 +132,11 @@ class HostRunner final : public Runner {
   }
 
   Result<void> save(const Sequence& sequence, const std::filesystem::path& path) const override {
-    const HostSequence& s = own(sequence);
-    return write_state_file(path, model_->checkpoint, s.tokens(), s.state);
+    return backend_->write(path, model_->checkpoint, sequence.tokens(), own(sequence).state);
   }
 
   Result<std::unique_ptr<Sequence>> load(const std::filesystem::path& path) override {
-    auto s = std::make_unique<HostSequence>(shape_, pool_);
+    CALLA_ASSIGN(State state, backend_->start());
     CALLA_ASSIGN(const StateFile file, StateFile::open(path, model_->checkpoint));
     const int count = static_cast<int>(file.tokens().size());
     if (count > options_.context) {
@@ -143,8 +144,9 @@ class HostRunner final : public Runner {
           fmt::format("{} holds {} tokens, more than the context of {}", path.string(), count, options_.context));
     }
     CALLA_TRY(file.verify());
-    if (!s->state.reserve(0, count)) return no_pages();
-    CALLA_TRY(file.read(s->state));
+    if (!state.reserve(0, count)) return no_pages();
+    CALLA_TRY(backend_->read(file, state));
+    auto s = std::make_unique<Own>(std::move(state));
     s->append(file.tokens());
     return s;
   }
@@ -155,17 +157,17 @@ class HostRunner final : public Runner {
   }
 
   std::string state_version() const override {
-    return fmt::format("{}-{}-{}", fingerprint(model_->checkpoint).substr(0, 16), dtype_name(dtype_of<Kv>()),
-                       dtype_name(dtype_of<Real>()));
+    return fmt::format("{}-{}-{}", fingerprint(model_->checkpoint).substr(0, 16),
+                       dtype_name(dtype_of<typename B::Kv>()), dtype_name(dtype_of<typename B::Real>()));
   }
 
  private:
   struct Mark {
     int position;
-    Buffer<Real> recurrent, window;
+    Kept kept;
   };
-  struct HostSequence final : Sequence {
-    HostSequence(const StateShape& shape, PagePool<Kv>& pool) : state(shape, pool) {}
+  struct Own final : Sequence {
+    explicit Own(State s) : state(std::move(s)) {}
     // Room for positions [begin, end): all that a step allocates, and only where a page begins. False: no page is left.
     bool reserve(int begin, int end) {
       if (!state.reserve(begin, end)) return false;
@@ -189,14 +191,8 @@ class HostRunner final : public Runner {
     int wanted;
   };
 
-  static HostSequence& own(Sequence& s) { return static_cast<HostSequence&>(s); }
-  static const HostSequence& own(const Sequence& s) { return static_cast<const HostSequence&>(s); }
-
-  static Buffer<Real> copy(const Buffer<Real>& from) {
-    Buffer<Real> to(from.size());
-    std::ranges::copy(from, to.begin());
-    return to;
-  }
+  static Own& own(Sequence& s) { return static_cast<Own&>(s); }
+  static const Own& own(const Sequence& s) { return static_cast<const Own&>(s); }
 
   static size_t logit_rows(const Step& step) {
     switch (step.logits) {
@@ -245,7 +241,7 @@ class HostRunner final : public Runner {
   // Chooses the rows of the next pass: steps in order, each as far as rows and logit rows allow. False: all is done.
   bool plan_pass(std::span<const Step> steps) {
     pieces_.clear();
-    size_t rows = scratch_.max_rows(), logits = scratch_.max_logits();
+    size_t rows = options_.chunk, logits = backend_->max_logits();
     for (size_t i = 0; i < steps.size() && rows > 0; ++i) {
       const size_t left = steps[i].tokens.size() - cursors_[i].done;
       size_t count = std::min(left, rows);
@@ -261,20 +257,19 @@ class HostRunner final : public Runner {
     return !pieces_.empty();
   }
 
-  void run_pass(std::span<const Step> steps, std::vector<float>& logits) {
+  Result<void> run_pass(std::span<const Step> steps, std::vector<float>& logits) {
     ids_.clear();
     runs_.clear();
     wanted_.clear();
     for (const Piece& piece : pieces_) {
       const auto tokens = steps[piece.step].tokens.subspan(cursors_[piece.step].done, piece.count);
-      HostSequence& s = own(*steps[piece.step].sequence);
+      Own& s = own(*steps[piece.step].sequence);
       const int row = static_cast<int>(ids_.size());
       runs_.push_back({&s.state, row, piece.count, s.position()});
       ids_.insert(ids_.end(), tokens.begin(), tokens.end());
       for (int r = piece.count - piece.wanted; r < piece.count; ++r) wanted_.push_back(row + r);
     }
-    scratch_.resize(static_cast<int>(ids_.size()), static_cast<int>(wanted_.size()));
-    calla::forward(*op_, model_->weights, Batch<State>{ids_, runs_, wanted_}, scratch_);
+    CALLA_TRY(backend_->run(Batch<State>{ids_, runs_, wanted_}));
 
     int row = 0;
     for (const Piece& piece : pieces_) {
@@ -282,19 +277,17 @@ class HostRunner final : public Runner {
       own(*steps[piece.step].sequence).append(steps[piece.step].tokens.subspan(cursor.done, piece.count));
       cursor.done += piece.count;
       for (int r = 0; r < piece.wanted; ++r, ++row) {
-        const auto from = scratch_.logits[row];
+        const auto from = backend_->logits(row);
         std::ranges::transform(from, logits.data() + cursor.logit_row++ * from.size(),
-                               [](Real v) { return static_cast<float>(v); });
+                               [](auto v) { return static_cast<float>(v); });
       }
     }
+    return {};
   }
 
   std::unique_ptr<RunnerModel> model_;
-  std::unique_ptr<O> op_;
+  std::unique_ptr<B> backend_;
   RunnerOptions options_;
-  StateShape shape_;
-  PagePool<Kv> pool_;
-  HostScratch<Real> scratch_;
   std::vector<int32_t> ids_, wanted_;
   std::vector<Run<State>> runs_;
   std::vector<Piece> pieces_;
