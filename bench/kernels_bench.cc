@@ -185,7 +185,7 @@ void DeltaScan(benchmark::State& state) {
   for (auto _ : state) {
     for (int c = 0; c < 128; c += 32) {
       table().delta_scan(S.data() + c * 128, 32, q.data(), k.data(), gate.data(), v.data() + c, 128, gate.data(),
-                         gate.data(), m, o.data() + c, 128);
+                         gate.data(), m, o.data() + c, 128, S.data());
     }
     benchmark::ClobberMemory();
   }

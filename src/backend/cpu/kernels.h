@@ -131,10 +131,11 @@ struct KernelTable {
 
   // The gated delta rule for 32 value columns of one head, `count` tokens in order: S ← alpha·S ; u = beta(v − Sᵀk) ; S
   // ← S + k ⊗ u ; o = Sᵀq. S: 128 rows of 32 columns, s_stride apart. q, k: [count][128], normalised. v, o: rows of 32,
-  // strided. kq[t] = k_t·q_t.
+  // strided. kq[t] = k_t·q_t. next: rows of 32 columns, kGdnDim apart, that the next call will read; they are asked
+  // for, but not needed.
   void (*delta_scan)(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v,
-                     int64_t v_stride, const float* alpha, const float* beta, int count, float* o,
-                     int64_t o_stride) noexcept;
+                     int64_t v_stride, const float* alpha, const float* beta, int count, float* o, int64_t o_stride,
+                     const float* next) noexcept;
 
   // Flash attention of eight query rows with one page: adds up to 64 positions to running sums. q: [8][256], scaled
   // already. keys, values: bf16 [64][256]; positions [0, visible[r]) of the page count for row r (0: none), `span` =

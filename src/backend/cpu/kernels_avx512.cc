@@ -312,9 +312,11 @@ inline void expand_block(const uint8_t* rows, int64_t stride, uint8_t (*out)[kBl
   }
 }
 
-// Scales or biases of 16 rows × 8 groups → f32 [group][row], every second row of `out`.
-inline void turn_bf16(const uint8_t* rows, int64_t stride, float (*out)[kBlockRows]) {
-  const auto part = [&](int r) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows + r * stride)); };
+// Scales or biases of 16 rows × `groups` groups, up to 8, → f32 [group][row], every second row of `out`; zeros for the
+// groups that are missing.
+inline void turn_bf16(const uint8_t* rows, int64_t stride, int groups, float (*out)[kBlockRows]) {
+  const auto there = static_cast<__mmask8>((1 << groups) - 1);
+  const auto part = [&](int r) { return _mm_maskz_loadu_epi16(there, rows + r * stride); };
   Int16 v[4];
   for (int i = 0; i < 4; ++i) {
     const Int16 two = _mm512_inserti32x4(_mm512_castsi128_si512(part(i)), part(i + 4), 1);
@@ -327,7 +329,7 @@ inline void turn_bf16(const uint8_t* rows, int64_t stride, float (*out)[kBlockRo
   }
 }
 
-// The rows of a tile that is not full, as a full one: the last row repeats, groups that are missing hold anything.
+// Rows that are missing, as repetitions of the last one.
 struct Padded {
   uint8_t weight[kRows][kGroups * kGroup / 2], scales[kRows][2 * kGroups], biases[kRows][2 * kGroups];
 
@@ -344,21 +346,22 @@ struct Padded {
   }
 };
 
-inline void expand_full(const WeightRows& w, WeightTile* tile) {
+// 32 rows of any number of groups.
+inline void expand_rows(const WeightRows& w, WeightTile* tile) {
   for (int half = 0; half < 2; ++half) {
     const int64_t row = kBlockRows * half;
     const uint8_t* codes = w.weight + row * w.weight_stride;
     for (int g = 0; g < w.groups; ++g) {
       expand_block(codes + g * (kGroup / 2), w.weight_stride, tile->codes[2 * g + half]);
     }
-    turn_bf16(w.scales + row * w.group_stride, w.group_stride, tile->scales + half);
-    turn_bf16(w.biases + row * w.group_stride, w.group_stride, tile->biases + half);
+    turn_bf16(w.scales + row * w.group_stride, w.group_stride, w.groups, tile->scales + half);
+    turn_bf16(w.biases + row * w.group_stride, w.group_stride, w.groups, tile->biases + half);
   }
 }
 
 void expand_tile(const WeightRows& w, WeightTile* tile) noexcept {
-  if (w.rows == kRows && w.groups == kGroups) return expand_full(w, tile);
-  expand_full(Padded(w).all(w.groups), tile);
+  if (w.rows == kRows) return expand_rows(w, tile);
+  expand_rows(Padded(w).all(w.groups), tile);
 }
 
 // acc[t][i] += the products of group g of 32 rows and T tokens. Lane r of a vector belongs to row r: every quad of

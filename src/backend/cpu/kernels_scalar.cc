@@ -229,8 +229,8 @@ void conv_silu(float* x, const float* conv, float* oldest, const float* middle, 
 }
 
 void delta_scan(float* S, int64_t s_stride, const float* q, const float* k, const float* kq, const float* v,
-                int64_t v_stride, const float* alpha, const float* beta, int count, float* o,
-                int64_t o_stride) noexcept {
+                int64_t v_stride, const float* alpha, const float* beta, int count, float* o, int64_t o_stride,
+                const float* /*next*/) noexcept {
   for (int t = 0; t < count; ++t) {
     for (int j = 0; j < kScanColumns; ++j) {
       float Sk = 0, Sq = 0;

@@ -162,8 +162,9 @@ class CpuOps {
   void norm_rope_row(int row, int position, Matrix qg, Matrix k, Vec q_norm, Vec k_norm);
 
   void conv_block(const Run<State>& run, int first, int channels, Matrix qkv, Vec conv, int layer, Local& local) const;
+  // next: the matrix that this thread probably takes next.
   void delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, int layer,
-                  Matrix o, Local& local) const;
+                  Matrix o, Local& local, const float* next) const;
 
   const ModelConfig config_;
   const Plan plan_;

@@ -37,16 +37,18 @@ void CpuOps::conv_block(const Run<State>& run, int first, int channels, Matrix q
 
 void CpuOps::delta_rule(Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias, const Batch<State>& b, int layer,
                         Matrix o) {
-  const int heads = config_.v_heads;
-  pool_.run_on(static_cast<int>(b.runs.size()) * heads, [&](int task, int thread) {
-    delta_head(b.runs[task / heads], task % heads, qkv, a, beta, A_log, dt_bias, layer, o, local_[thread]);
+  const int heads = config_.v_heads, tasks = static_cast<int>(b.runs.size()) * heads;
+  const auto state_of = [&](int task) { return b.runs[task / heads].state->recurrent(layer, task % heads); };
+  pool_.run_on(tasks, [&](int task, int thread) {
+    delta_head(b.runs[task / heads], task % heads, qkv, a, beta, A_log, dt_bias, layer, o, local_[thread],
+               state_of(std::min(task + 1, tasks - 1)));
   });
 }
 
 // A block of tokens is copied together, since rows of qkv and o are a power of two apart: the scan would wait for each
 // v.
 void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, Matrix beta, Vec A_log, Vec dt_bias,
-                        int layer, Matrix o, Local& local) const {
+                        int layer, Matrix o, Local& local, const float* next) const {
   const int k_head = head * config_.k_heads / config_.v_heads, key_width = config_.k_heads * kGdnDim;
   constexpr float kEps = kGdnDim * 1e-6f;  // MLX: rms_norm with eps 1e-6, seen as eps on Σx²
   const float query_scale = static_cast<float>(1 / std::sqrt(double{kGdnDim}));
@@ -84,7 +86,8 @@ void CpuOps::delta_head(const Run<State>& run, int head, Matrix qkv, Matrix a, M
         stride = kScanColumns;
       }
       kernel_.delta_scan(part, stride, local.q.data(), local.k.data(), kq, local.v.data() + column, kGdnDim, alpha,
-                         write, count, local.o.data() + column, kGdnDim);
+                         write, count, local.o.data() + column, kGdnDim,
+                         column + kScanColumns < kGdnDim ? S + column + kScanColumns : next);
       if (dense_state(count)) copy(S + column, kGdnDim, part, kScanColumns);
     }
     for (int t = 0; t < count; ++t) {

@@ -16,8 +16,9 @@ enum class Product {
   kTileInt8,  // 4-bit weights expanded to a tile of bytes once for all tokens
 };
 
-// Products this narrow stay in f32: they are a thousandth of the work, and what they feed is sensitive (decay, gates).
-inline constexpr int kNarrow = 64;
+// Products this narrow stay in f32: one output for each head of the 35B shape. They are a thousandth of the work, and
+// what they feed is sensitive (decay, gates).
+inline constexpr int kNarrow = 32;
 
 // A product of `count` tokens with a matrix of `out` rows. 8-bit weights mark the router and the shared gate, where a
 // wrong expert costs more than any rounding: they meet f32 activations too.

@@ -369,7 +369,7 @@ TEST_P(Kernels, DeltaScan) {
         }
       }
       k.delta_scan(S.data(), s_stride, q.data(), kk.data(), kq.data(), v.data(), v_stride, alpha.data(), beta.data(),
-                   count, o.data(), o_stride);
+                   count, o.data(), o_stride, S.data());
       const double tolerance = 2 * (kGdnDim + 4) * kUlp * count * (3 + std::sqrt(count) * largest);
       for (int j = 0; j < 32; ++j) {
         for (int t = 0; t < count; ++t) EXPECT_NEAR(o[t * o_stride + j], want[t * 32 + j], tolerance);
