@@ -1,0 +1,269 @@
+// Attention of many new tokens: tiles of (token, query head of a KV head) rows against pages of 64 positions, with a
+// running softmax in f32. A warp has 16 rows; their outputs stay in its registers.
+
+#include "backend/cuda/attention.cuh"
+
+#include <cmath>
+
+#include "backend/cuda/fragments.cuh"
+#include "backend/cuda/launch.cuh"
+
+namespace calla::cuda {
+namespace {
+
+constexpr int kWarpRows = 16;
+constexpr int kChunks = kHeadDim / 8;  // 16 bytes each, of a row
+
+// Keys, values and queries lie in shared memory as rows of 512 bytes; the 16-byte chunks of a row are permuted so that
+// the same chunk of eight consecutive rows is in eight different groups of banks.
+__device__ __forceinline__ uint32_t chunk_at(uint32_t base, int row, int chunk) {
+  return base + row * (kHeadDim * 2) + ((chunk ^ (row & 7)) << 4);
+}
+
+template <int kWarps, int kPositions>
+struct Shared {
+  static constexpr int kRows = kWarps * kWarpRows;
+  __nv_bfloat16 q[kRows][kHeadDim];
+  __nv_bfloat16 kv[2][2][kPositions][kHeadDim];  // [stage][keys, values]
+};
+
+// Which rows a block has: rows [first, first + kRows) of the (token, head of the group) pairs of a run.
+struct Task {
+  DeviceRun run;
+  int first;
+  bool any;
+};
+// Tiles are counted run after run, the last of a run, which has most to do, first.
+__device__ Task find_task(const DeviceRun* runs, int run_count, int group, int rows, int index) {
+  for (int r = 0; r < run_count; ++r) {
+    const int tiles = (runs[r].count * group + rows - 1) / rows;
+    if (index < tiles) return {runs[r], (tiles - 1 - index) * rows, true};
+    index -= tiles;
+  }
+  return {{}, 0, false};
+}
+
+// Grid: kv_heads · tiles.
+template <int kWarps, int kPositions>
+__global__ void __launch_bounds__(kWarps* kWarp, 1)
+    attend_rows(const float* qg, const __grid_constant__ QkNorm norm, const DeviceRun* runs, int run_count,
+                const __grid_constant__ StateSizes sizes, int layer, const __nv_bfloat16* pool, __half* o) {
+  using Tiles = Shared<kWarps, kPositions>;
+  extern __shared__ __align__(1024) char shared_bytes[];
+  Tiles& s = *reinterpret_cast<Tiles*>(shared_bytes);
+  constexpr int kThreads = kWarps * kWarp, kColumnTiles = kPositions / 8, kDimTiles = kHeadDim / 8;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
+  const int group = sizes.heads / sizes.kv_heads, kv_head = blockIdx.x % sizes.kv_heads;
+  wait_for_previous();
+  launch_next();
+  const Task task = find_task(runs, run_count, group, Tiles::kRows, blockIdx.x / sizes.kv_heads);
+  if (!task.any) return;
+  const DeviceRun& run = task.run;
+  const int rows = run.count * group, end = run.position + run.count;
+  const auto token_of = [&](int row) { return min(row, rows - 1) / group; };
+  // Positions that the block's last row sees.
+  const int limit = run.position + token_of(task.first + Tiles::kRows - 1) + 1;
+  const int steps = (limit + kPositions - 1) / kPositions;
+
+  const auto copy_step = [&](int step) {
+    constexpr int kPerPage = kPagePositions / kPositions;
+    const int page = run.pages[step / kPerPage];
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const __nv_bfloat16* from =
+          pool + page_offset(sizes, page, layer, which, kv_head) + size_t(step % kPerPage) * kPositions * kHeadDim;
+      const uint32_t to = shared_address(s.kv[step % 2][which]);
+#pragma unroll
+      for (int c = threadIdx.x; c < kPositions * kChunks; c += kThreads) {
+        const int row = c / kChunks, chunk = c % kChunks;
+        // What follows the last position is anything, even NaN, which no weight of 0 would remove.
+        copy_async(chunk_at(to, row, chunk), from + row * kHeadDim + chunk * 8, step * kPositions + row < end);
+      }
+    }
+    commit_copies();
+  };
+  copy_step(0);
+
+  // The warp's queries.
+  const int warp_first = task.first + warp * kWarpRows;
+  {
+    const HeadShare gamma = load_head(norm.q_norm, lane);
+    for (int r = 0; r < kWarpRows; ++r) {
+      const int row = min(warp_first + r, rows - 1), token = row / group, head = kv_head * group + row % group;
+      HeadShare q = load_head(qg + (size_t(run.row + token) * sizes.heads + head) * 2 * kHeadDim, lane);
+      norm_rope(q, gamma, norm.eps, rope_angle(norm.turns, run.position + token, lane));
+      const int shared_row = warp * kWarpRows + r;
+#pragma unroll
+      for (int e = 0; e < kHeadDim / kWarp; ++e) {
+        const int d = lane + kWarp * e;
+        s.q[shared_row][((d / 8) ^ (shared_row & 7)) * 8 + d % 8] = __float2bfloat16_rn(q.x[e] * (kLog2E / 16));
+      }
+    }
+  }
+  __syncwarp();
+
+  const uint32_t q_base = shared_address(s.q[warp * kWarpRows]);
+  // Of rows i and i + 8: positions seen, running maximum, this lane's part of the running sum.
+  const int seen[2] = {run.position + token_of(warp_first + i) + 1, run.position + token_of(warp_first + i + 8) + 1};
+  const int all_see = run.position + token_of(warp_first) + 1;
+  float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  float out[kDimTiles][4] = {};  // [dims 8n + 2t, +1 of rows i and i + 8]
+
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<0>();
+    __syncthreads();
+    if (step + 1 < steps) copy_step(step + 1);
+    const uint32_t keys = shared_address(s.kv[step % 2][0]), values = shared_address(s.kv[step % 2][1]);
+
+    float score[kColumnTiles][4] = {};
+#pragma unroll
+    for (int d = 0; d < kHeadDim / 16; ++d) {
+      uint32_t q[4];
+      load_matrices(q, chunk_at(q_base, lane % 16, 2 * d + lane / 16));
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; n += 2) {
+        uint32_t k[4];
+        load_matrices(k, chunk_at(keys, 8 * n + lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2));
+        mma_bf16(score[n], q, k[0], k[1]);
+        mma_bf16(score[n + 1], q, k[2], k[3]);
+      }
+    }
+
+    const int first_position = step * kPositions;
+    if (first_position + kPositions > all_see) {
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (first_position + 8 * n + 2 * t + e % 2 >= seen[e / 2]) score[n][e] = -INFINITY;
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float high = top[h];
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) high = fmaxf(high, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+      high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
+      high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));  // finite: every row sees position 0, the first
+      const float keep = exp2_fast(top[h] - high);
+      top[h] = high;
+      float added = 0;
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; ++e) {
+          score[n][e] = exp2_fast(score[n][e] - high);
+          added += score[n][e];
+        }
+      }
+      sum[h] = sum[h] * keep + added;
+#pragma unroll
+      for (auto& tile : out) {
+        tile[2 * h] *= keep;
+        tile[2 * h + 1] *= keep;
+      }
+    }
+
+#pragma unroll
+    for (int p = 0; p < kPositions / 16; ++p) {
+      const float(&low)[4] = score[2 * p], (&high)[4] = score[2 * p + 1];
+      const uint32_t weights[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]),
+                                   pack_bf16(high[2], high[3])};
+#pragma unroll
+      for (int n = 0; n < kDimTiles; n += 2) {
+        uint32_t v[4];
+        load_matrices_transposed(v, chunk_at(values, 16 * p + lane % 16, n + lane / 16));
+        mma_bf16(out[n], weights, v[0], v[1]);
+        mma_bf16(out[n + 1], weights, v[2], v[3]);
+      }
+    }
+  }
+
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float total = sum[h] + __shfl_xor_sync(0xffffffff, sum[h], 1);
+    total += __shfl_xor_sync(0xffffffff, total, 2);
+    const int row = warp_first + i + 8 * h;
+    if (row >= rows) continue;
+    const size_t head = size_t(run.row + row / group) * sizes.heads + kv_head * group + row % group;
+    const float* gate = qg + (head * 2 + 1) * kHeadDim;
+#pragma unroll
+    for (int n = 0; n < kDimTiles; ++n) {
+      const int d = 8 * n + 2 * t;
+      const float2 g = *reinterpret_cast<const float2*>(gate + d);
+      *reinterpret_cast<__half2*>(o + head * kHeadDim + d) = __halves2half2(
+          to_half(out[n][2 * h] / total * sigmoid(g.x)), to_half(out[n][2 * h + 1] / total * sigmoid(g.y)));
+    }
+  }
+}
+
+constexpr int kAppendWarps = 8;
+
+// A warp a row and KV head.
+__global__ void __launch_bounds__(kAppendWarps* kWarp)
+    append_rows(const float* k, const float* v, const __grid_constant__ QkNorm norm, const DeviceRun* runs,
+                int run_count, const __grid_constant__ StateSizes sizes, int layer, __nv_bfloat16* pool) {
+  const int lane = threadIdx.x % kWarp, index = blockIdx.x * kAppendWarps + threadIdx.x / kWarp;
+  const int kv_head = index % sizes.kv_heads;
+  int token = index / sizes.kv_heads, r = 0;  // of all runs together
+  const HeadShare gamma = load_head(norm.k_norm, lane);
+  wait_for_previous();
+  launch_next();
+  while (r < run_count && token >= runs[r].count) token -= runs[r++].count;
+  if (r == run_count) return;
+  const DeviceRun run = runs[r];
+  const int position = run.position + token;
+  const size_t from = (size_t(run.row + token) * sizes.kv_heads + kv_head) * kHeadDim;
+  HeadShare key = load_head(k + from, lane);
+  const HeadShare value = load_head(v + from, lane);
+  norm_rope(key, gamma, norm.eps, rope_angle(norm.turns, position, lane));
+  const int page = run.pages[position / kPagePositions];
+  const size_t row = size_t(position % kPagePositions) * kHeadDim;
+  __nv_bfloat16* keys = pool + page_offset(sizes, page, layer, 0, kv_head) + row;
+  __nv_bfloat16* values = pool + page_offset(sizes, page, layer, 1, kv_head) + row;
+#pragma unroll
+  for (int e = 0; e < kHeadDim / kWarp; ++e) {
+    keys[lane + kWarp * e] = __float2bfloat16_rn(key.x[e]);
+    values[lane + kWarp * e] = __float2bfloat16_rn(value.x[e]);
+  }
+}
+
+template <int kWarps, int kPositions>
+void attend_with(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
+                 const StateSizes& sizes, int layer, const uint16_t* pool, Half* o) {
+  using Tiles = Shared<kWarps, kPositions>;
+  static const bool allowed = (allow_shared(attend_rows<kWarps, kPositions>, sizeof(Tiles)), true);
+  static_cast<void>(allowed);
+  const int tiles = m * (sizes.heads / sizes.kv_heads) / Tiles::kRows + run_count;  // at most
+  launch(attend_rows<kWarps, kPositions>, dim3(tiles * sizes.kv_heads), dim3(kWarps * kWarp), sizeof(Tiles), stream, qg,
+         norm, runs, run_count, sizes, layer, reinterpret_cast<const __nv_bfloat16*>(pool), o);
+}
+
+}  // namespace
+
+RopeTurns rope_turns(double theta) {
+  RopeTurns turns;
+  for (int j = 0; j < kRotary / 2; ++j) {
+    const double turn = std::pow(theta, -2.0 * j / kRotary) / (2 * M_PI);  // below 1/6
+    turns.of[j] = static_cast<uint64_t>(turn * 0x1p64);
+  }
+  return turns;
+}
+
+void append_kv(Stream stream, const float* k, const float* v, const QkNorm& norm, const DeviceRun* runs, int run_count,
+               int m, const StateSizes& sizes, int attention_layer, uint16_t* pool) {
+  launch(append_rows, dim3((m * sizes.kv_heads + kAppendWarps - 1) / kAppendWarps), dim3(kAppendWarps * kWarp), 0,
+         stream, k, v, norm, runs, run_count, sizes, attention_layer, reinterpret_cast<__nv_bfloat16*>(pool));
+}
+
+void attend(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
+            const StateSizes& sizes, int attention_layer, const uint16_t* pool, int shared_limit, Half* o) {
+  if (shared_limit >= static_cast<int>(sizeof(Shared<8, 64>))) {
+    attend_with<8, 64>(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, o);
+  } else {
+    attend_with<4, 32>(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, o);
+  }
+}
+
+}  // namespace calla::cuda
