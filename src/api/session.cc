@@ -77,13 +77,14 @@ class Session final : public ApiCall, public std::enable_shared_from_this<Sessio
   void on_delta(size_t index, const Delta& delta);
   void on_done(size_t index, Result<Generation> result);
 
-  void take(size_t index, const std::vector<AnswerEvent>& events, std::string& out);
+  void take(size_t index, const std::vector<AnswerEvent>& events);
   bool add(Choice& choice, const AnswerEvent& event);
   void keep_logprob(Choice& choice, const Sampled& token);
   std::span<const Sampled> fresh_logprobs(Choice& choice);
-  void finish(std::string out);
+  void finish();
   void fail(const ApiError& error);
-  void write(std::string_view bytes);
+  void end_stream();
+  void flush();
   void send(int status, std::string body);
   void drop(size_t index);
 
@@ -97,6 +98,7 @@ class Session final : public ApiCall, public std::enable_shared_from_this<Sessio
   std::unique_ptr<AnswerWriter> writer_;
   std::vector<Choice> choices_;
   bool begun_ = false, done_ = false;
+  std::string out_;  // events of a stream, until flush()
 
   std::atomic<bool> gone_{false};
 
@@ -118,6 +120,7 @@ class Session::Sink final : public AnswerSink {
   bool wanted() const override { return !session_->gone_; }
   void on_prompt(int, int total, int cached) override { session_->on_prompt(total, cached); }
   void on_delta(const Delta& delta) override { session_->on_delta(index_, delta); }
+  void flush() override { session_->flush(); }
   void on_done(Result<Generation> result) override { session_->on_done(index_, std::move(result)); }
 
  private:
@@ -171,9 +174,7 @@ void Session::drop(size_t index) {
 
 void Session::on_prompt(int total, int cached) {
   if (std::exchange(begun_, true) || !rules_.stream) return;
-  std::string out;
-  writer_->begin(total, cached, out);
-  write(out);
+  writer_->begin(total, cached, out_);
 }
 
 void Session::on_delta(size_t index, const Delta& delta) {
@@ -186,18 +187,16 @@ void Session::on_delta(size_t index, const Delta& delta) {
   } else {
     choice.parser.push(delta.text, events);
   }
-  std::string out;
-  take(index, events, out);
-  write(out);
+  take(index, events);
 }
 
-void Session::take(size_t index, const std::vector<AnswerEvent>& events, std::string& out) {
+void Session::take(size_t index, const std::vector<AnswerEvent>& events) {
   Choice& choice = choices_[index];
   for (const AnswerEvent& event : events) {
     if (choice.enough) return;
     const bool fresh = add(choice, event);
     if (rules_.stream) {
-      writer_->event(static_cast<int>(index), event, choice.answer, fresh, fresh_logprobs(choice), out);
+      writer_->event(static_cast<int>(index), event, choice.answer, fresh, fresh_logprobs(choice), out_);
     }
     if (rules_.one_call && event.kind == AnswerEvent::Kind::kCallEnd) {
       choice.enough = true;
@@ -241,11 +240,10 @@ void Session::on_done(size_t index, Result<Generation> result) {
   if (result->finish == FinishReason::kCancelled && !choice.enough) {
     return fail({503, "the server is shutting down", "", "overloaded"});
   }
-  std::string out;
   if (!choice.enough && !rules_.raw) {
     std::vector<AnswerEvent> events;
     choice.parser.finish(events);
-    take(index, events, out);
+    take(index, events);
   }
   if (!rules_.raw) memory_.remember(model_, choice.prompt, *result, rules_.tools);
   choice.answer.answer_tokens = static_cast<int>(result->tokens.size());
@@ -254,23 +252,27 @@ void Session::on_done(size_t index, Result<Generation> result) {
   choice.answer.result.text = {};
   if (choice.enough) choice.answer.result.finish = FinishReason::kStopToken;
   choice.ended = true;
-  if (rules_.stream) writer_->end(static_cast<int>(index), choice.answer, fresh_logprobs(choice), out);
+  if (rules_.stream) writer_->end(static_cast<int>(index), choice.answer, fresh_logprobs(choice), out_);
   const bool all = std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.ended; });
   if (all) {
-    finish(std::move(out));
+    finish();
   } else {
-    write(out);
+    flush();
   }
 }
 
-void Session::finish(std::string out) {
+void Session::finish() {
   done_ = true;
   std::vector<ApiAnswer> answers;
   for (Choice& c : choices_) answers.push_back(std::move(c.answer));
   output_->complete(answers);
   if (!rules_.stream) return send(200, writer_->body(answers));
-  writer_->finish(answers, out);
-  write(out);
+  writer_->finish(answers, out_);
+  end_stream();
+}
+
+void Session::end_stream() {
+  flush();
   const std::lock_guard lock(output_mutex_);
   finished_ = true;
   if (accepted_) output_->finish();
@@ -280,26 +282,23 @@ void Session::finish(std::string out) {
 void Session::fail(const ApiError& error) {
   done_ = true;
   if (rules_.stream) {
-    std::string out;
-    writer_->fail(error, out);
-    write(out);
-    const std::lock_guard lock(output_mutex_);
-    finished_ = true;
-    if (accepted_) output_->finish();
+    writer_->fail(error, out_);
+    end_stream();
   } else {
     send(error.status, error_body(rules_.style, error));
   }
   for (size_t i = 0; i < choices_.size(); ++i) drop(i);
 }
 
-void Session::write(std::string_view bytes) {
-  if (bytes.empty()) return;
+void Session::flush() {
+  if (out_.empty()) return;
   const std::lock_guard lock(output_mutex_);
   if (!accepted_) {
-    waiting_ += bytes;
-  } else if (!gone_ && !output_->write(bytes)) {
+    waiting_ += out_;
+  } else if (!gone_ && !output_->write(out_)) {
     cancel();
   }
+  out_.clear();
 }
 
 void Session::send(int status, std::string body) {

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cfloat>
 #include <cmath>
+#include <functional>
 #include <random>
 
 #include "base/check.h"
@@ -112,6 +113,7 @@ Sampler::Sampler(const SamplingParams& params, int tokens, std::span<const int32
   CHECK(tokens > 0, "a sampler needs a vocabulary");
   // All that sample() will need, so that it allocates nothing. Pages that are never touched cost nothing.
   block_best_.resize((static_cast<size_t>(tokens_) + kBlock - 1) / kBlock);
+  block_order_.reserve(block_best_.size());
   candidates_.reserve(tokens_);
   changed_.reserve((penalties_ ? tokens_ : 0) + params.bias.size());
   if (!penalties_) return;
@@ -169,30 +171,30 @@ Result<Sampler::Best> Sampler::scan(std::span<const float> logits) {
   return best;
 }
 
-// candidates_ ← the k best, best first. A heap of the best so far, its worst on top; most blocks are passed over by
-// their best.
+// candidates_ ← the k best, best first. The k-th best of the blocks' bests bounds the k-th best of all from below, and
+// little else is above it.
 void Sampler::select_top(std::span<const float> logits, int k) {
-  candidates_.clear();
   const auto size = static_cast<size_t>(k);
+  float bound = -INFINITY;
+  if (size <= block_best_.size()) {
+    block_order_ = block_best_;
+    std::nth_element(block_order_.begin(), block_order_.begin() + (k - 1), block_order_.end(), std::greater());
+    bound = block_order_[size - 1];
+  }
+  candidates_.clear();
   for (size_t b = 0; b < block_best_.size(); ++b) {
-    // Behind a mask there may be fewer candidates than k, and most blocks without any.
-    if (block_best_[b] == -INFINITY) continue;
-    if (candidates_.size() == size && !(block_best_[b] > candidates_.front().logit)) continue;
+    if (block_best_[b] < bound) continue;
     const size_t end = std::min(logits.size(), (b + 1) * kBlock);
     for (size_t i = b * kBlock; i < end; ++i) {
-      if (candidates_.size() == size) {
-        // Ids ascend, so an equal logit loses against the ones that are in.
-        if (!(logits[i] > candidates_.front().logit)) continue;
-        std::pop_heap(candidates_.begin(), candidates_.end(), better);
-        candidates_.pop_back();
-      } else if (logits[i] == -INFINITY) {
-        continue;
+      if (logits[i] >= bound && logits[i] != -INFINITY) {
+        candidates_.push_back({logits[i], static_cast<int32_t>(i), 0});
       }
-      candidates_.push_back({logits[i], static_cast<int32_t>(i), 0});
-      std::push_heap(candidates_.begin(), candidates_.end(), better);
     }
   }
-  std::sort_heap(candidates_.begin(), candidates_.end(), better);
+  const auto top = candidates_.begin() + static_cast<ptrdiff_t>(std::min(size, candidates_.size()));
+  std::nth_element(candidates_.begin(), top, candidates_.end(), better);
+  candidates_.erase(top, candidates_.end());
+  std::sort(candidates_.begin(), candidates_.end(), better);
 }
 
 // candidates_ ← a set that holds the nucleus of top_p, best first; returns the weight of the whole vocabulary. A

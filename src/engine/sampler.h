@@ -110,6 +110,7 @@ class Sampler {
   std::vector<std::pair<int32_t, float>> changed_;  // what change() overwrote
   std::vector<float> masked_;      // [tokens] the row with −inf where a mask forbids; only with masks
   std::vector<float> block_best_;  // the best logit of each 64
+  std::vector<float> block_order_;
   std::vector<Candidate> candidates_;
 };
 

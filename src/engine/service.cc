@@ -367,6 +367,9 @@ void Service::Impl::pass() {
     if (steps[i].logits == Step::Logits::kLast) own = std::span(logits).subspan(row++ * vocab, vocab);
     advance(job, own);
   }
+  for (Job* job : stepping) {
+    if (job->admitted) job->sink->flush();
+  }
   forget_finished();
 }
 

@@ -38,6 +38,9 @@ class AnswerSink {
   // `done` of the prompt's `total` tokens are read, `cached` of which were known before.
   virtual void on_prompt(int done, int total, int cached) = 0;
   virtual void on_delta(const Delta& delta) = 0;
+  // All sinks have what a pass brought them, so it is time to pass it on: many clients that are served together cost
+  // less than the same one by one. Not after on_done().
+  virtual void flush() {}
   // Once, as the last call. A cancelled answer is no error: its finish is kCancelled.
   virtual void on_done(Result<Generation> result) = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -345,6 +346,28 @@ TEST(Service, ACancelledPromptIsResumed) {
   EXPECT_EQ(fake.runner->read, 128) << "it ends before the next pass";
   EXPECT_EQ(answer(*service, request_of(std::vector<int32_t>(1000, 'a'))).reused_tokens, 128);
   EXPECT_EQ(fake.runner->read, 1000);
+}
+
+// What a pass brought is passed on before the next one; the end of an answer passes itself on.
+TEST(Service, FlushesAfterEachPass) {
+  FakeModel fake = make_model([](const std::vector<int32_t>&) { return 'x'; }, 4096, 64);
+  auto service = Service::start(*fake.model, {}).value();
+  struct Logging final : AnswerSink {
+    std::string log;
+    std::promise<void> ended;
+    void on_prompt(int, int, int) override { log += 'p'; }
+    void on_delta(const Delta&) override { log += 'd'; }
+    void flush() override { log += '.'; }
+    void on_done(Result<Generation>) override {
+      log += '!';
+      ended.set_value();
+    }
+  };
+  auto sink = std::make_shared<Logging>();
+  ASSERT_TRUE(service->submit(request_of(std::vector<int32_t>(100, 'a'), 3), sink));
+  sink->ended.get_future().wait();
+  service->stop(false);
+  EXPECT_EQ(sink->log, "pp.pd.d.dd!") << "the prompt begins, two passes read it; the last delta is the text's rest";
 }
 
 // A long prompt holds a stream up by one chunk at most, and short prompts go first.

@@ -382,17 +382,22 @@ inline void add_products(const WeightTile& tile, int g, const int8_t* const* cod
   }
 }
 
+// Both planes of so many tokens share the loads of the weights, and have sums of their own that fill the registers.
+constexpr int kPlanesTogether = 6;
+
 // 32 rows × T tokens. A group's sum of 64 products is exact in int32, of two planes, too.
 template <int T, bool kRest>
 inline void tile_block(const WeightTile& tile, int rows, int groups, const QuantRows& x, int first_group,
                        const int32_t* index, bool first, float* y, int64_t y_stride, Ahead& ahead) {
   const __mmask16 lanes[2] = {first_lanes(rows), first_lanes(rows - kBlockRows)};
-  const int8_t *codes[T], *rest[T];
+  constexpr int kPlanes = kRest ? 2 : 1;
+  constexpr bool kTogether = T <= kPlanesTogether;
+  const int8_t* codes[kPlanes * T];  // first those that count more
   const float *scales[T], *sums[T];
   Vec out[T][2];
   for (int t = 0; t < T; ++t) {
     codes[t] = x.codes + index[t] * x.code_stride + int64_t{first_group} * kGroup;
-    rest[t] = kRest ? x.rest + (codes[t] - x.codes) : nullptr;
+    if constexpr (kRest) codes[T + t] = x.rest + (codes[t] - x.codes);
     scales[t] = x.scales + index[t] * x.group_stride + first_group;
     sums[t] = x.sums + index[t] * x.group_stride + first_group;
     for (int i = 0; i < 2; ++i) {
@@ -400,13 +405,17 @@ inline void tile_block(const WeightTile& tile, int rows, int groups, const Quant
     }
   }
   for (int g = 0; g < groups; ++g) {
-    Int16 acc[T][2] = {};
-    add_products<T>(tile, g, codes, acc);
-    if (kRest) {
+    constexpr int kSums = kTogether ? kPlanes * T : T;
+    Int16 acc[kSums][2] = {};
+    add_products<kSums>(tile, g, codes, acc);
+    if constexpr (kRest) {
       for (int t = 0; t < T; ++t) {
-        for (int i = 0; i < 2; ++i) acc[t][i] = _mm512_slli_epi32(acc[t][i], kRestBits);
+        for (int i = 0; i < 2; ++i) {
+          acc[t][i] = _mm512_slli_epi32(acc[t][i], kRestBits);
+          if constexpr (kTogether) acc[t][i] = _mm512_add_epi32(acc[t][i], acc[T + t][i]);
+        }
       }
-      add_products<T>(tile, g, rest, acc);
+      if constexpr (!kTogether) add_products<T>(tile, g, codes + T, acc);
     }
     ahead.step();
     for (int t = 0; t < T; ++t) {

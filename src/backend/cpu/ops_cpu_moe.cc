@@ -49,7 +49,7 @@ void CpuOps::route_tokens(Matrix x, const Moe& w) {
     product(w.router, row, rows, route, in, every_row_.data(), x.rows, router_logits_.data() + row, plan_.experts,
             local_[thread]);
   });
-  for_rows(x.rows, 8 * plan_.experts, [&](int row) { choose_experts(row, w.top_k); });
+  for_rows(x.rows, 24 * plan_.experts, [&](int row) { choose_experts(row, w.top_k); });
 }
 
 // The top_k largest logits of a row, ties to the lower index, and their softmax. Renormalising the softmax over all

@@ -387,7 +387,7 @@ TEST_P(Kernels, AttendPageAndStrip) {
     const int lane_step = strip ? 1 : kHeadDim, dim_step = strip ? kStripLanes : 1;
     Guarded<uint16_t> keys(kPage * kHeadDim), values(kPage * kHeadDim);
     Guarded<float> wide_keys(kPage * kHeadDim), wide_values(kPage * kHeadDim);
-    for (const int span : {1, 2, 5, 13, 63, 64}) {
+    for (const int span : {1, 2, 3, 4, 5, 13, 63, 64}) {
       Guarded<float> q(lanes * kHeadDim), peak(lanes), total(lanes), o(lanes * kHeadDim), scores(kPage * lanes);
       fill_normal(random, {q.data(), q.size()}, 0.2);
       std::ranges::fill(peak, -INFINITY);
@@ -437,6 +437,37 @@ TEST_P(Kernels, AttendPageAndStrip) {
         }
       }
     }
+  }
+}
+
+// A query row gets the same bits alone and beside others.
+TEST_P(Kernels, AttendedRowsDoNotDependOnTheirNeighbours) {
+  constexpr int kSpan = 37;
+  const auto q = normals(random, size_t{kQueryLanes} * kHeadDim);
+  std::vector<uint16_t> keys(kPage * kHeadDim), values(kPage * kHeadDim);
+  for (uint16_t& bits : keys) bits = to_bf16(static_cast<float>(0.1 * random.normal())).bits;
+  for (uint16_t& bits : values) bits = to_bf16(static_cast<float>(random.normal())).bits;
+  struct Sums {
+    std::vector<float> peak = std::vector<float>(kQueryLanes, -INFINITY), total = std::vector<float>(kQueryLanes),
+                       o = std::vector<float>(kQueryLanes * kHeadDim);
+  };
+  std::vector<float> scores(kPage * kQueryLanes);
+  const auto attend = [&](int rows) {
+    Sums sums;
+    int32_t visible[kQueryLanes] = {};
+    std::fill_n(visible, rows, kSpan);
+    for (int page = 0; page < 2; ++page) {
+      k.attend_page(q.data(), keys.data(), values.data(), keys.data(), visible, kSpan, sums.peak.data(),
+                    sums.total.data(), sums.o.data(), scores.data());
+    }
+    return sums;
+  };
+  const Sums all = attend(kQueryLanes);
+  for (int rows = 1; rows < kQueryLanes; ++rows) {
+    const Sums some = attend(rows);
+    EXPECT_EQ(std::memcmp(some.peak.data(), all.peak.data(), sizeof(float) * rows), 0) << rows;
+    EXPECT_EQ(std::memcmp(some.total.data(), all.total.data(), sizeof(float) * rows), 0) << rows;
+    EXPECT_EQ(std::memcmp(some.o.data(), all.o.data(), sizeof(float) * rows * kHeadDim), 0) << rows;
   }
 }
 
