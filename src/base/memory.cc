@@ -1,6 +1,8 @@
 #include "base/memory.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -74,6 +76,14 @@ uint64_t total_memory() {
 ProcessMemory process_memory() {
   constexpr const char* kStatus = "/proc/self/status";
   return {kib_field(kStatus, "RssAnon").value_or(0), kib_field(kStatus, "VmRSS").value_or(0)};
+}
+
+void take_pages([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<size_t>(block);
+  const size_t first = (begin + page - 1) / page * page, end = (begin + bytes) / page * page;
+  if (first < end) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE);
+#endif
 }
 
 void keep_heap_flat() {

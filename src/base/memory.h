@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 
@@ -26,6 +27,10 @@ struct ProcessMemory {
   uint64_t total = 0;      // with mapped files, which the system can drop
 };
 ProcessMemory process_memory();
+
+// Takes the memory of a large block from the system at once: cheaper than a fault for each page that is written first.
+// Only a hint.
+void take_pages(void* block, size_t bytes);
 
 // For a process that runs long: blocks of half a MiB and more come from the system and go back to it. Otherwise glibc
 // raises that limit as large blocks are freed, and its aligned blocks below it leave holes that it cannot use again:

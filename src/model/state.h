@@ -109,11 +109,7 @@ class HostState {
 
   // A second state with the same content. The pages are shared until one side writes to them. (The host's memory was
   // planned: unlike a GPU's this does not fail.)
-  Result<HostState> fork() const {
-    HostState copy(*shape_, *pool_);
-    CALLA_TRY(copy.assign(*this));
-    return copy;
-  }
+  Result<HostState> fork() const { return HostState(*this); }
   // Becomes what `o` is, another state.
   Result<void> assign(const HostState& o) {
     for (int page : o.pages_) pool_->retain(page);
@@ -128,12 +124,7 @@ class HostState {
   struct Kept {
     Buffer<Real> recurrent, window;
   };
-  Result<Kept> keep() const {
-    Kept kept{Buffer<Real>(recurrent_.size()), Buffer<Real>(window_.size())};
-    std::ranges::copy(recurrent_, kept.recurrent.begin());
-    std::ranges::copy(window_, kept.window.begin());
-    return kept;
-  }
+  Result<Kept> keep() const { return Kept{recurrent_.copy(), window_.copy()}; }
   void restore(const Kept& kept) {
     std::ranges::copy(kept.recurrent, recurrent_.begin());
     std::ranges::copy(kept.window, window_.begin());
@@ -185,6 +176,10 @@ class HostState {
   const Buffer<Real>& window_all() const { return window_; }
 
  private:
+  HostState(const HostState& o)
+      : shape_(o.shape_), pool_(o.pool_), pages_(o.pages_), recurrent_(o.recurrent_.copy()), window_(o.window_.copy()) {
+    for (int page : pages_) pool_->retain(page);
+  }
   void drop_pages(int keep) {
     while (static_cast<int>(pages_.size()) > keep) {
       pool_->release(pages_.back());
