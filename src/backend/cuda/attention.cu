@@ -1,7 +1,7 @@
 // Attention of many new tokens: tiles of (token, query head of a KV head) rows against pages of 64 positions, with a
 // running softmax in f32. A warp has 16 rows; their outputs stay in its registers.
 
-#include "backend/cuda/attention.cuh"
+#include "backend/cuda/attention_rows.cuh"
 
 #include <cmath>
 
@@ -11,7 +11,6 @@
 namespace calla::cuda {
 namespace {
 
-constexpr int kWarpRows = 16;
 constexpr int kChunks = kHeadDim / 8;  // 16 bytes each, of a row
 
 // Keys, values and queries lie in shared memory as rows of 512 bytes; the 16-byte chunks of a row are permuted so that
@@ -26,22 +25,6 @@ struct Shared {
   __nv_bfloat16 q[kRows][kHeadDim];
   __nv_bfloat16 kv[2][2][kPositions][kHeadDim];  // [stage][keys, values]
 };
-
-// Which rows a block has: rows [first, first + kRows) of the (token, head of the group) pairs of a run.
-struct Task {
-  DeviceRun run;
-  int first;
-  bool any;
-};
-// Tiles are counted run after run, the last of a run, which has most to do, first.
-__device__ Task find_task(const DeviceRun* runs, int run_count, int group, int rows, int index) {
-  for (int r = 0; r < run_count; ++r) {
-    const int tiles = (runs[r].count * group + rows - 1) / rows;
-    if (index < tiles) return {runs[r], (tiles - 1 - index) * rows, true};
-    index -= tiles;
-  }
-  return {{}, 0, false};
-}
 
 // Grid: kv_heads · tiles.
 template <int kWarps, int kPositions>
@@ -84,22 +67,11 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
   };
   copy_step(0);
 
-  // The warp's queries.
   const int warp_first = task.first + warp * kWarpRows;
-  {
-    const HeadShare gamma = load_head(norm.q_norm, lane);
-    for (int r = 0; r < kWarpRows; ++r) {
-      const int row = min(warp_first + r, rows - 1), token = row / group, head = kv_head * group + row % group;
-      HeadShare q = load_head(qg + (size_t(run.row + token) * sizes.heads + head) * 2 * kHeadDim, lane);
-      norm_rope(q, gamma, norm.eps, rope_angle(norm.turns, run.position + token, lane));
-      const int shared_row = warp * kWarpRows + r;
-#pragma unroll
-      for (int e = 0; e < kHeadDim / kWarp; ++e) {
-        const int d = lane + kWarp * e;
-        s.q[shared_row][((d / 8) ^ (shared_row & 7)) * 8 + d % 8] = __float2bfloat16_rn(q.x[e] * (kLog2E / 16));
-      }
-    }
-  }
+  load_queries(qg, norm, run, sizes, kv_head, warp_first, lane, [&](int r, int d, __nv_bfloat16 x) {
+    const int row = warp * kWarpRows + r;
+    s.q[row][((d / 8) ^ (row & 7)) * 8 + d % 8] = x;
+  });
   __syncwarp();
 
   const uint32_t q_base = shared_address(s.q[warp * kWarpRows]);
@@ -180,37 +152,23 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
     }
   }
 
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float total = sum[h] + __shfl_xor_sync(0xffffffff, sum[h], 1);
-    total += __shfl_xor_sync(0xffffffff, total, 2);
-    const int row = warp_first + i + 8 * h;
-    if (row >= rows) continue;
-    const size_t head = size_t(run.row + row / group) * sizes.heads + kv_head * group + row % group;
-    const float* gate = qg + (head * 2 + 1) * kHeadDim;
-#pragma unroll
-    for (int n = 0; n < kDimTiles; ++n) {
-      const int d = 8 * n + 2 * t;
-      const float2 g = *reinterpret_cast<const float2*>(gate + d);
-      *reinterpret_cast<__half2*>(o + head * kHeadDim + d) = __halves2half2(
-          to_half(out[n][2 * h] / total * sigmoid(g.x)), to_half(out[n][2 * h + 1] / total * sigmoid(g.y)));
-    }
-  }
+  store_rows(out, sum, qg, run, sizes, kv_head, warp_first, lane, o);
 }
 
 constexpr int kAppendWarps = 8;
 
 // A warp a row and KV head.
 __global__ void __launch_bounds__(kAppendWarps* kWarp)
-    append_rows(const float* k, const float* v, const __grid_constant__ QkNorm norm, const DeviceRun* runs,
-                int run_count, const __grid_constant__ StateSizes sizes, int layer, __nv_bfloat16* pool) {
+    append_kv(const float* k, const float* v, const __grid_constant__ QkNorm norm, const DeviceRun* runs, int run_count,
+              const __grid_constant__ StateSizes sizes, int layer, __nv_bfloat16* pool) {
   const int lane = threadIdx.x % kWarp, index = blockIdx.x * kAppendWarps + threadIdx.x / kWarp;
   const int kv_head = index % sizes.kv_heads;
-  int token = index / sizes.kv_heads, r = 0;  // of all runs together
+  int token = index / sizes.kv_heads, r = 0;  // of all runs of several rows
   const HeadShare gamma = load_head(norm.k_norm, lane);
   wait_for_previous();
   launch_next();
-  while (r < run_count && token >= runs[r].count) token -= runs[r++].count;
+  const auto rows_of = [&](int at) { return runs[at].count == 1 ? 0 : runs[at].count; };
+  while (r < run_count && token >= rows_of(r)) token -= rows_of(r++);
   if (r == run_count) return;
   const DeviceRun run = runs[r];
   const int position = run.position + token;
@@ -235,7 +193,7 @@ void attend_with(Stream stream, const float* qg, const QkNorm& norm, const Devic
   using Tiles = Shared<kWarps, kPositions>;
   static const bool allowed = (allow_shared(attend_rows<kWarps, kPositions>, sizeof(Tiles)), true);
   static_cast<void>(allowed);
-  const int tiles = m * (sizes.heads / sizes.kv_heads) / Tiles::kRows + run_count;  // at most
+  const int tiles = most_tiles(m, run_count, sizes, Tiles::kRows);
   launch(attend_rows<kWarps, kPositions>, dim3(tiles * sizes.kv_heads), dim3(kWarps * kWarp), sizeof(Tiles), stream, qg,
          norm, runs, run_count, sizes, layer, reinterpret_cast<const __nv_bfloat16*>(pool), o);
 }
@@ -251,15 +209,15 @@ RopeTurns rope_turns(double theta) {
   return turns;
 }
 
-void append_kv(Stream stream, const float* k, const float* v, const QkNorm& norm, const DeviceRun* runs, int run_count,
-               int m, const StateSizes& sizes, int attention_layer, uint16_t* pool) {
-  launch(append_rows, dim3((m * sizes.kv_heads + kAppendWarps - 1) / kAppendWarps), dim3(kAppendWarps * kWarp), 0,
-         stream, k, v, norm, runs, run_count, sizes, attention_layer, reinterpret_cast<__nv_bfloat16*>(pool));
-}
-
-void attend(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
-            const StateSizes& sizes, int attention_layer, const uint16_t* pool, int shared_limit, Half* o) {
-  if (shared_limit >= static_cast<int>(sizeof(Shared<8, 64>))) {
+void attend_pass(Stream stream, const float* qg, const float* k, const float* v, const QkNorm& norm,
+                 const DeviceRun* runs, int run_count, int m, const StateSizes& sizes, int attention_layer,
+                 uint16_t* pool, int splits, float* scratch, Half* o, const Chip& chip) {
+  attend_step(stream, qg, k, v, norm, runs, run_count, sizes, attention_layer, pool, splits, scratch, o);
+  launch(append_kv, dim3((m * sizes.kv_heads + kAppendWarps - 1) / kAppendWarps), dim3(kAppendWarps * kWarp), 0, stream,
+         k, v, norm, runs, run_count, sizes, attention_layer, reinterpret_cast<__nv_bfloat16*>(pool));
+  if (chip.has_wgmma) {
+    attend_rows_sm90(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, o);
+  } else if (chip.shared_bytes >= static_cast<int>(sizeof(Shared<8, 64>))) {
     attend_with<8, 64>(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, o);
   } else {
     attend_with<4, 32>(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, o);

@@ -49,11 +49,4 @@ __device__ __forceinline__ void norm_rope(HeadShare& h, const HeadShare& gamma, 
   h.x[1] = high * angle.x + low * angle.y;
 }
 
-// 2^x, with 2^-∞ = 0; relative error 2^-22, results below 2^-126 are 0.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 }  // namespace calla::cuda

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/chip.h"
 #include "backend/cuda/types.h"
 
 namespace calla::cuda {
@@ -46,15 +47,9 @@ int attend_step_splits(int run_count, int kv_heads, int max_context, int multipr
 // Floats of scratch that attend_step needs.
 size_t attend_step_scratch(int run_count, int heads, int splits);
 
-// Prefill: runs of any number of rows; append_kv, then attend. A pass that has runs of one row as well gives those to
-// attend_step. m: rows of these runs together, or more.
-
-// k ← rope(rmsnorm(k)); k and v of all rows are appended to the pages of their runs. k, v: [·, kv_heads, 256].
-void append_kv(Stream stream, const float* k, const float* v, const QkNorm& norm, const DeviceRun* runs, int run_count,
-               int m, const StateSizes& sizes, int attention_layer, uint16_t* pool);
-// q ← rope(rmsnorm(q)), then o as above. The pages hold the keys and values of all positions of the runs. shared_limit:
-// bytes of shared memory that a block can have (cudaDevAttrMaxSharedMemoryPerBlockOptin); less than 96 KB is a bug.
-void attend(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
-            const StateSizes& sizes, int attention_layer, const uint16_t* pool, int shared_limit, Half* o);
+// Runs of any number of rows; those of one row as above, whatever `splits`. m: rows of the pass.
+void attend_pass(Stream stream, const float* qg, const float* k, const float* v, const QkNorm& norm,
+                 const DeviceRun* runs, int run_count, int m, const StateSizes& sizes, int attention_layer,
+                 uint16_t* pool, int splits, float* scratch, Half* o, const Chip& chip = current_chip());
 
 }  // namespace calla::cuda

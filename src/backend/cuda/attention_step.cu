@@ -20,10 +20,11 @@ constexpr int kThreads = kWarps * kWarp;
 constexpr int kTile = 16;       // positions a warp works on at a time
 constexpr int kHeads = 8;       // query heads of a block
 constexpr int kBlockTiles = 4;  // tiles that make a block worth its while
-constexpr int kMaxSplits = 256;
+constexpr int kMaxSplits = 128;
 constexpr int kQueryStride = kHeadDim + 32;  // bf16: two heads of a phase of ldmatrix-like reads fall in other banks
 constexpr int kOutStride = kHeadDim + 8;
-constexpr int kMergeGroups = 4;
+constexpr int kMergeDims = 4 * kWarp;  // of a block
+constexpr int kMergeGroups = 16;       // of parts, at most
 
 struct Part {
   float max, sum;  // of 2^score
@@ -38,8 +39,7 @@ __device__ int used_splits(int position, int splits) {
 struct Shared {
   __nv_bfloat16 q[kHeads][kQueryStride];
   __nv_bfloat16 k[kHeadDim], v[kHeadDim];  // of the new token
-  Part part[kWarps][kHeads];
-  float weight[kWarps][kHeads];
+  float max[kHeads][kWarps], sum[kHeads][kWarps];
   float o[kWarps][kHeads][kOutStride];
 };
 
@@ -110,10 +110,6 @@ __device__ __forceinline__ void score_tile(const Keys& keys, const Shared& s, in
   for (int e = 0; e < 4; ++e) score[e] = (sums[0][e] + sums[1][e]) + (sums[2][e] + sums[3][e]);
 }
 
-__device__ __forceinline__ uint32_t transposed(uint32_t v) {
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(v) : "r"(v));
-  return v;
-}
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
@@ -169,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
   const DeviceRun run = runs[blockIdx.z];
   const int splits = gridDim.x, used = used_splits(run.position, splits), split = blockIdx.x;
-  if (split >= used) return;
+  if (run.count != 1 || split >= used) return;
   const int tiles = run.position / kTile + 1;
   const int begin = static_cast<int>(int64_t{tiles} * split / used),
             end = static_cast<int>(int64_t{tiles} * (split + 1) / used);
@@ -194,34 +190,38 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   const float2 angle = rope_angle(norm.turns, run.position, lane);
   const HeadShare q_gamma = load_head(norm.q_norm, lane);
+  const int last = run.position % kTile;                                      // of its tile
+  const bool appends = end == tiles && (tiles - 1 - begin) % kWarps == warp;  // this warp will come to the new token
+  HeadShare k_gamma;
+  size_t last_row = 0;
+  if (appends) {
+    k_gamma = load_head(norm.k_norm, lane);
+    last_row = size_t(run.pages[run.position / kPagePositions]) * sizes.page_size +
+               size_t(run.position % kPagePositions) * kHeadDim;
+  }
 
   wait_for_previous();
   launch_next();
-  if (warp < head_count) {
-    HeadShare q = load_head(qg + (size_t(run.row) * sizes.heads + first_head + warp) * 2 * kHeadDim, lane);
-    norm_rope(q, q_gamma, norm.eps, angle);
-#pragma unroll
-    for (int e = 0; e < kHeadDim / kWarp; ++e)
-      s.q[warp][lane + kWarp * e] = __float2bfloat16_rn(q.x[e] * (kLog2E / 16));
-  } else {
-#pragma unroll
-    for (int e = 0; e < kHeadDim / kWarp; ++e) s.q[warp][lane + kWarp * e] = __float2bfloat16_rn(0);
-  }
-  if (end == tiles && (tiles - 1 - begin) % kWarps == warp) {  // this warp will come to the new token
+  HeadShare q{}, key, value;
+  if (warp < head_count) q = load_head(qg + (size_t(run.row) * sizes.heads + first_head + warp) * 2 * kHeadDim, lane);
+  if (appends) {
     const size_t at = (size_t(run.row) * sizes.kv_heads + kv_head) * kHeadDim;
-    HeadShare key = load_head(k + at, lane);
-    const HeadShare value = load_head(v + at, lane);
-    norm_rope(key, load_head(norm.k_norm, lane), norm.eps, angle);
-    const int last = run.position % kTile, last_page = run.pages[run.position / kPagePositions];
-    __nv_bfloat16* row = tile_at(last_page, tiles - 1) + last * kHeadDim;
+    key = load_head(k + at, lane);
+    value = load_head(v + at, lane);
+  }
+  norm_rope(q, q_gamma, norm.eps, angle);  // zero for heads that are not there
+#pragma unroll
+  for (int e = 0; e < kHeadDim / kWarp; ++e) s.q[warp][lane + kWarp * e] = __float2bfloat16_rn(q.x[e] * (kLog2E / 16));
+  if (appends) {
+    norm_rope(key, k_gamma, norm.eps, angle);
 #pragma unroll
     for (int e = 0; e < kHeadDim / kWarp; ++e) {
       const int d = lane + kWarp * e;
       s.k[d] = __float2bfloat16_rn(key.x[e]);
       s.v[d] = __float2bfloat16_rn(value.x[e]);
       if (eight == 0) {
-        row[keys_at + d] = s.k[d];
-        row[values_at + d] = s.v[d];
+        pool[last_row + keys_at + d] = s.k[d];
+        pool[last_row + values_at + d] = s.v[d];
       }
     }
   }
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Running a;
   while (tile < end) {
     const bool newest = tile == tiles - 1;
-    const int last = run.position % kTile, next = tile + kWarps;
+    const int next = tile + kWarps;
     if (newest) finish_tile(keys, values, s, last, i, t);
     float score[4];
     score_tile(keys, s, i, t, score);
@@ -245,74 +245,112 @@ __global__ void __launch_bounds__(kThreads, 1)
     tile = next;
   }
 
-  // The warps' parts become the block's, in the order of the warps.
+  // The warps' parts become the block's, in the order of the warps. A warp without a tile has maximum −∞ and sum 0.
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int offset = 4; offset < kWarp; offset *= 2) a.sum[h] += __shfl_xor_sync(0xffffffff, a.sum[h], offset);
+    if (i == 0) {
+      s.max[2 * t + h][warp] = a.max[h];
+      s.sum[2 * t + h][warp] = a.sum[h];
+    }
+  }
+  __syncthreads();
   const int active = min(kWarps, end - begin);
+  const auto top_of = [&](int h) {
+    float top = s.max[h][0];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) top = fmaxf(top, s.max[h][w]);
+    return top;
+  };
   if (warp < active) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int offset = 4; offset < kWarp; offset *= 2) a.sum[h] += __shfl_xor_sync(0xffffffff, a.sum[h], offset);
-      if (i == 0) s.part[warp][2 * t + h] = {a.max[h], a.sum[h]};
+      const float scale = exp2_fast(a.max[h] - top_of(2 * t + h));
 #pragma unroll
       for (int j = 0; j < kHeadDim / 64; ++j) {
         float4* out = reinterpret_cast<float4*>(&s.o[warp][2 * t + h][64 * j + 8 * i]);
-        out[0] = make_float4(a.o[j][0][h], a.o[j][0][2 + h], a.o[j][1][h], a.o[j][1][2 + h]);
-        out[1] = make_float4(a.o[j][2][h], a.o[j][2][2 + h], a.o[j][3][h], a.o[j][3][2 + h]);
+#pragma unroll
+        for (int p = 0; p < 4; p += 2)
+          out[p / 2] = make_float4(scale * a.o[j][p][h], scale * a.o[j][p][2 + h], scale * a.o[j][p + 1][h],
+                                   scale * a.o[j][p + 1][2 + h]);
       }
     }
   }
-  __syncthreads();
   const size_t first_part = (size_t(blockIdx.z) * sizes.heads + first_head) * splits + split;
-  if (threadIdx.x < head_count) {
-    const int h = threadIdx.x;
-    float top = -INFINITY, sum = 0;
-    for (int w = 0; w < active; ++w) top = fmaxf(top, s.part[w][h].max);
-    for (int w = 0; w < active; ++w) {
-      s.weight[w][h] = exp2_fast(s.part[w][h].max - top);
-      sum += s.weight[w][h] * s.part[w][h].sum;
-    }
-    parts[first_part + size_t(h) * splits] = {top, sum};
+  if (warp == kWarps - 1 && lane < head_count) {
+    const float top = top_of(lane);
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += exp2_fast(s.max[lane][w] - top) * s.sum[lane][w];
+    parts[first_part + size_t(lane) * splits] = {top, sum};
   }
   __syncthreads();
-  for (int h = 0; h < head_count; ++h) {
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    if (h >= head_count) break;
     float sum = 0;
-    for (int w = 0; w < active; ++w) sum += s.weight[w][h] * s.o[w][h][threadIdx.x];
+    for (int w = 0; w < active; ++w) sum += s.o[w][h][threadIdx.x];
     part_o[(first_part + size_t(h) * splits) * kHeadDim + threadIdx.x] = sum;
   }
 }
 
-// Grid: (heads, runs); threads (256 dims, groups of parts).
-__global__ void __launch_bounds__(kHeadDim* kMergeGroups)
+// Grid: (slices of dims, heads, runs); a warp has a slice of every so manieth part.
+__global__ void __launch_bounds__(kMergeGroups* kWarp)
     merge_parts(const float* qg, const DeviceRun* runs, int heads, int splits, const float* part_o, const Part* parts,
                 __half* o) {
-  __shared__ float weight[kMaxSplits], sums[kMergeGroups][kHeadDim];
-  __shared__ float total;
-  const int d = threadIdx.x, group = threadIdx.y, head = blockIdx.x;
-  const int row = runs[blockIdx.y].row, used = used_splits(runs[blockIdx.y].position, splits);
-  const size_t first = (size_t(blockIdx.y) * heads + head) * splits;
-  const float gate = qg[((size_t(row) * heads + head) * 2 + 1) * kHeadDim + d];
+  __shared__ float4 sums[kMergeGroups][kWarp];
+  const int lane = threadIdx.x, group = threadIdx.y, groups = blockDim.y, head = blockIdx.y;
+  const DeviceRun run = runs[blockIdx.z];
+  if (run.count != 1) return;
+  const int row = run.row, used = used_splits(run.position, splits);
+  const int d = blockIdx.x * kMergeDims + 4 * lane;
+  parts += (size_t(blockIdx.z) * heads + head) * splits;
+  part_o += (size_t(blockIdx.z) * heads + head) * splits * kHeadDim + d;
+  const float4 gate = *reinterpret_cast<const float4*>(qg + ((size_t(row) * heads + head) * 2 + 1) * kHeadDim + d);
   wait_for_previous();
   launch_next();
-  if (group == 0 && d < kWarp) {
-    float top = -INFINITY, sum = 0;
-    for (int p = d; p < used; p += kWarp) top = fmaxf(top, parts[first + p].max);
-    top = warp_max(top);
-    for (int p = d; p < used; p += kWarp) {
-      weight[p] = exp2_fast(parts[first + p].max - top);
-      sum += weight[p] * parts[first + p].sum;
-    }
-    sum = warp_sum(sum);
-    if (d == 0) total = sum;
+  const auto load_part = [&](int p) { return *reinterpret_cast<const float4*>(part_o + size_t(p) * kHeadDim); };
+  int p = group;
+  float4 next = p < used ? load_part(p) : float4{};
+  Part mine[kMaxSplits / kWarp];
+  float top = -INFINITY, total = 0;
+#pragma unroll
+  for (int j = 0; j < kMaxSplits / kWarp; ++j) {
+    const int at = lane + kWarp * j;
+    mine[j] = at < used ? parts[at] : Part{-INFINITY, 0};
+    top = fmaxf(top, mine[j].max);
   }
-  __syncthreads();
-  float sum = 0;
-#pragma unroll 8
-  for (int p = group; p < used; p += kMergeGroups) sum += weight[p] * part_o[(first + p) * kHeadDim + d];
-  sums[group][d] = sum;
+  top = warp_max(top);
+#pragma unroll
+  for (const Part& part : mine) total += exp2_fast(part.max - top) * part.sum;
+  total = warp_sum(total);
+  float4 sum{};
+#pragma unroll 4
+  for (; p < used; p += groups) {
+    const float weight = exp2_fast(parts[p].max - top);
+    sum.x += weight * next.x;
+    sum.y += weight * next.y;
+    sum.z += weight * next.z;
+    sum.w += weight * next.w;
+    if (p + groups < used) next = load_part(p + groups);
+  }
+  sums[group][lane] = sum;
   __syncthreads();
   if (group != 0) return;
-  sum = (sums[0][d] + sums[1][d]) + (sums[2][d] + sums[3][d]);
-  o[(size_t(row) * heads + head) * kHeadDim + d] = to_half(sum / total * sigmoid(gate));
+  for (int other = 1; other < groups; ++other) {
+    const float4 more = sums[other][lane];
+    sum.x += more.x;
+    sum.y += more.y;
+    sum.z += more.z;
+    sum.w += more.w;
+  }
+  const float scale = 1 / total;
+  const __half2 low =
+      __halves2half2(to_half(sum.x * scale * sigmoid(gate.x)), to_half(sum.y * scale * sigmoid(gate.y)));
+  const __half2 high =
+      __halves2half2(to_half(sum.z * scale * sigmoid(gate.z)), to_half(sum.w * scale * sigmoid(gate.w)));
+  *reinterpret_cast<uint2*>(o + (size_t(row) * heads + head) * kHeadDim + d) = make_uint2(bits(low), bits(high));
 }
 
 }  // namespace
@@ -340,8 +378,9 @@ void attend_step(Stream stream, const float* qg, const float* k, const float* v,
   launch(attend_parts, dim3(splits, sizes.kv_heads * ((group + kHeads - 1) / kHeads), run_count), dim3(kThreads),
          sizeof(Shared), stream, qg, k, v, norm, runs, sizes, attention_layer, reinterpret_cast<__nv_bfloat16*>(pool),
          part_o, parts);
-  launch(merge_parts, dim3(sizes.heads, run_count), dim3(kHeadDim, kMergeGroups), 0, stream, qg, runs, sizes.heads,
-         splits, static_cast<const float*>(part_o), static_cast<const Part*>(parts), o);
+  launch(merge_parts, dim3(kHeadDim / kMergeDims, sizes.heads, run_count), dim3(kWarp, std::min(splits, kMergeGroups)),
+         0, stream, qg, runs, sizes.heads, splits, static_cast<const float*>(part_o), static_cast<const Part*>(parts),
+         o);
 }
 
 }  // namespace calla::cuda

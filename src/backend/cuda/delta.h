@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/chip.h"
 #include "backend/cuda/types.h"
 
 namespace calla::cuda {
@@ -20,13 +21,22 @@ struct DeltaWeights {
   const float* dt_bias;  // [v_heads]
 };
 
-// Decode: convolution and delta rule for runs of one row each. a, b: [m, v_heads] raw; o: [m, v_heads·128]. State and
-// window of `delta_layer` of each run are brought up to date.
+// Decode: convolution and delta rule, token by token in f32, for runs of one row each. a, b: [m, v_heads] raw; o: [m,
+// v_heads·128]. State and window of `delta_layer` of each run are brought up to date.
 //
 // The state is read before the kernel ahead in the stream has ended: between two calls for one layer lies at least one
 // other kernel.
 void delta_step(Stream stream, const float* qkv, const float* a, const float* b, const DeltaWeights& w,
                 const DeviceRun* runs, int run_count, const StateSizes& sizes, int delta_layer, float* o);
+
+// Runs of any number of rows: those of less than kChunkedRows as above, longer ones in chunks of 64 rows on tensor
+// cores, where outputs err by up to 1e-3 of their rms. m: rows of the pass.
+void delta_pass(Stream stream, const float* qkv, const float* a, const float* b, const DeltaWeights& w,
+                const DeviceRun* runs, int run_count, int m, const StateSizes& sizes, int delta_layer, float* scratch,
+                float* o, const Chip& chip = current_chip());
+inline constexpr int kChunkedRows = 16;
+// Floats of scratch that delta_pass needs.
+size_t delta_pass_scratch(int m, int run_count, const StateSizes& sizes);
 
 // y = rmsnorm(o) ⊙ gamma ⊙ silu(z) per head of 128, f16; o, z, y: [m, v_heads·128]; gamma: [128].
 void gated_rmsnorm(Stream stream, const float* o, const float* z, const float* gamma, float eps, int m, int v_heads,

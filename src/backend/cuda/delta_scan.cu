@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(kThreads) scan(const float* qkv, const float* 
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
   const int slice = blockIdx.x, head = blockIdx.y;
   const DeviceRun run = runs[blockIdx.z];
+  if (run.count >= kChunkedRows) return;
   const int group = sizes.v_heads / sizes.k_heads, k_head = head / group;
   const int quad = thread % kQuads, first_row = thread / kQuads;
 
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) scan(const float* qkv, const float* 
   const float* inputs = qkv + size_t(run.row) * sizes.channels;
   float input = inputs[c], v_input = warp == 0 ? inputs[v_channel] : 0;
   float a_in = a[size_t(run.row) * sizes.v_heads + head], b_in = b[size_t(run.row) * sizes.v_heads + head];
-  if (run.count == 1) {  // the row of the ring that nobody reads now; longer runs: append_window
+  if (run.count == 1) {  // the row of the ring that nobody reads now; longer runs: delta_chunk.cu
     if (head % group == 0 && dim / kColumns == slice) *window_of(run, sizes, layer, run.position, c) = input;
     if (warp == 0) *window_of(run, sizes, layer, run.position, v_channel) = v_input;
   }

@@ -82,6 +82,13 @@ __device__ __forceinline__ float silu(float x) {
   return x / (1.0f + __expf(-x));
 }
 
+// 2^x, with 2^-∞ = 0; relative error 2^-22, results below 2^-126 are 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Weights are read once a step: they may go from the caches first.
 __device__ __forceinline__ uint4 load_once(const uint4* p) {
   uint4 v;

@@ -42,6 +42,12 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&v)[4], uint3
                : "memory");
 }
 
+// An 8×8 matrix of 16-bit elements across a warp: a lane (i, t) gives elements 2t, 2t+1 of row i and gets those of
+// column i. So an accumulator, rounded, becomes the other operand.
+__device__ __forceinline__ uint32_t transposed(uint32_t v) {
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(v) : "r"(v));
+  return v;
+}
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&v);

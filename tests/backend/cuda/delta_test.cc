@@ -21,7 +21,7 @@ ModelConfig config(int k_heads, int v_heads) {
 
 // Inputs of a pass, and what the reference makes of them.
 struct Case {
-  Case(Sequences& s, const ModelConfig& c, int rows, double decay = 1)
+  Case(Sequences& s, const ModelConfig& c, int rows)
       : m(rows),
         width(c.v_heads * kGdnDim),
         qkv(normals(s.random, size_t(rows) * c.conv_channels())),
@@ -30,10 +30,7 @@ struct Case {
         device_qkv(qkv),
         device_a(a),
         device_b(b),
-        o(size_t(rows) * width) {
-    for (float& x : a) x *= static_cast<float>(decay);
-    device_a.set(a);
-  }
+        o(size_t(rows) * width) {}
   std::vector<double> want(const ModelConfig& c, const Batch<ReferenceOps::State>& batch, int layer,
                            const std::vector<float>& conv, const std::vector<float>& A_log,
                            const std::vector<float>& dt_bias) const {
@@ -92,6 +89,72 @@ TEST(CudaDelta, StepByStep) {
         EXPECT_LE(nmse(s.recurrent(r.sequence).get(), s.ref(r.sequence).recurrent_all()), kF32) << "step " << step;
     }
   }
+}
+
+constexpr int kLargeShared = 227 << 10, kSmallShared = 99 << 10;
+
+// One pass after another over the same sequences, by delta_pass. Returns the largest NMSE of outputs and states.
+double worst_pass(Sequences& s, const ModelConfig& c, const Weights& w, int layer, int shared,
+                  const std::vector<std::vector<int>>& passes) {
+  double worst = 0;
+  std::vector<int> positions(passes[0].size());
+  for (const auto& counts : passes) {
+    std::vector<Sequences::Rows> rows;
+    int m = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] == 0) continue;
+      rows.push_back({static_cast<int>(i), counts[i], positions[i]});
+      positions[i] += counts[i];
+      m += counts[i];
+    }
+    Case t(s, c, m);
+    const auto& runs = s.runs(rows);
+    const int run_count = static_cast<int>(rows.size());
+    DeviceArray<float> scratch(cuda::delta_pass_scratch(m, run_count, s.sizes));
+    cuda::delta_pass(nullptr, t.device_qkv.data(), t.device_a.data(), t.device_b.data(), w.weights(), runs.data(),
+                     run_count, m, s.sizes, s.shape.slot[layer], scratch.data(), t.o.data(), {shared, false});
+    worst = std::max(worst, nmse(t.o.get(), t.want(c, s.batch(), layer, w.conv, w.A_log, w.dt_bias)));
+    for (const auto& r : rows)
+      worst = std::max(worst, nmse(s.recurrent(r.sequence).get(), s.ref(r.sequence).recurrent_all()));
+  }
+  return worst;
+}
+
+// Each operand of the chunked form is rounded to f16, which errs by 2^-11/√3 in the mean; about eight such errors meet
+// in an output. For heads that never forget, errors of all tokens meet in the state, as do the tokens themselves.
+constexpr double kChunked = 1e-6;
+
+TEST(CudaDelta, ShortRunsTokenByToken) {
+  const ModelConfig c = config(2, 4);
+  Sequences s(c, 3, 1, 21);
+  const Weights w(s.random, c);
+  EXPECT_LE(worst_pass(s, c, w, 2, kLargeShared, {{2, 1, 3}, {1, 4, 0}, {15, 1, 2}, {5, 14, 1}, {1, 1, 1}}), kF32);
+}
+
+// Runs around the edges of chunks, several in a pass with short ones among them, states carried from pass to pass.
+TEST(CudaDelta, ChunksAtEveryLength) {
+  for (const auto& [k_heads, v_heads] : {std::pair{2, 4}, {1, 1}, {1, 3}}) {
+    for (const int shared : {kLargeShared, kSmallShared}) {
+      const ModelConfig c = config(k_heads, v_heads);
+      Sequences s(c, 3, 1, 31 * v_heads);
+      const Weights w(s.random, c);
+      EXPECT_LE(
+          worst_pass(s, c, w, 0, shared,
+                     {{16, 1, 63}, {17, 64, 2}, {1, 65, 66}, {0, 15, 127}, {128, 0, 129}, {130, 200, 1}, {1, 320, 1}}),
+          kChunked)
+          << v_heads << " heads, " << shared;
+    }
+  }
+}
+
+// A long prompt, for heads that forget at once, slowly and never: the error does not grow with the length.
+TEST(CudaDelta, LongRuns) {
+  const ModelConfig c = config(2, 4);
+  Sequences s(c, 1, 1, 77);
+  Weights w(s.random, c);
+  w.A_log = {-12.0f, -5.0f, -1.0f, 3.0f};
+  w.device_A_log.set(w.A_log);
+  EXPECT_LE(worst_pass(s, c, w, 0, kLargeShared, {{4096}, {4096}}), kChunked);
 }
 
 TEST(CudaDelta, GatedNorm) {

@@ -1,0 +1,99 @@
+#pragma once
+
+// What the kernels share that attend with many rows. Rows are (token, query head of a KV head) pairs; a warp has 16,
+// and accumulators lie as those of mma.m16n8: lane (i, t) has rows i, i, i + 8, i + 8, columns 2t, 2t + 1 of eight
+// each.
+
+#include "backend/cuda/attention.cuh"
+#include "backend/cuda/device.cuh"
+
+namespace calla::cuda {
+
+inline constexpr int kWarpRows = 16;
+
+// Which rows a block has: rows [first, first + rows of a tile) of a run.
+struct Task {
+  DeviceRun run;
+  int first;
+  bool any;
+};
+// Tiles are counted run after run, the last of a run, which has most to do, first. Runs of one row have none.
+__device__ inline Task find_task(const DeviceRun* runs, int run_count, int group, int rows, int index) {
+  for (int r = 0; r < run_count; ++r) {
+    const int tiles = runs[r].count == 1 ? 0 : (runs[r].count * group + rows - 1) / rows;
+    if (index < tiles) return {runs[r], (tiles - 1 - index) * rows, true};
+    index -= tiles;
+  }
+  return {{}, 0, false};
+}
+// Not less than there are tiles in a pass of m rows.
+inline int most_tiles(int m, int run_count, const StateSizes& sizes, int rows) {
+  return m * (sizes.heads / sizes.kv_heads) / rows + run_count;
+}
+
+// The 16 queries from row `first` of the run on, normalised, turned and scaled: store(row of the 16, dim, value).
+template <class Store>
+__device__ __forceinline__ void load_queries(const float* qg, const QkNorm& norm, const DeviceRun& run,
+                                             const StateSizes& sizes, int kv_head, int first, int lane, Store store) {
+  constexpr int kBatch = 8;  // heads whose loads overlap
+  const int group = sizes.heads / sizes.kv_heads, rows = run.count * group;
+  const HeadShare gamma = load_head(norm.q_norm, lane);
+  float2 angle{};
+  int angle_token = -1;
+  for (int batch = 0; batch < kWarpRows; batch += kBatch) {
+    HeadShare q[kBatch];
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) {
+      const int row = min(first + batch + r, rows - 1);
+      const size_t head = size_t(run.row + row / group) * sizes.heads + kv_head * group + row % group;
+      q[r] = load_head(qg + head * 2 * kHeadDim, lane);
+    }
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) {
+      const int token = min(first + batch + r, rows - 1) / group;
+      if (token != angle_token) angle = rope_angle(norm.turns, run.position + token, lane);
+      angle_token = token;
+      norm_rope(q[r], gamma, norm.eps, angle);
+#pragma unroll
+      for (int e = 0; e < kHeadDim / kWarp; ++e)
+        store(batch + r, lane + kWarp * e, __float2bfloat16_rn(q[r].x[e] * (kLog2E / 16)));
+    }
+  }
+}
+
+// o = out / sum ⊙ σ(gate) of those of the 16 rows that exist; sum: this lane's part of the sum of rows i and i + 8.
+__device__ __forceinline__ void store_rows(const float (&out)[kHeadDim / 8][4], const float (&sum)[2], const float* qg,
+                                           const DeviceRun& run, const StateSizes& sizes, int kv_head, int first,
+                                           int lane, __half* o) {
+  const int group = sizes.heads / sizes.kv_heads, i = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float total = sum[h] + __shfl_xor_sync(0xffffffff, sum[h], 1);
+    total += __shfl_xor_sync(0xffffffff, total, 2);
+    const float scale = 1 / total;
+    const int row = first + i + 8 * h;
+    if (row >= run.count * group) continue;
+    const size_t head = size_t(run.row + row / group) * sizes.heads + kv_head * group + row % group;
+    const float* gate = qg + (head * 2 + 1) * kHeadDim + 2 * t;
+    __half* to = o + head * kHeadDim + 2 * t;
+    constexpr int kBatch = 16;  // loads that overlap: they cannot pass the stores
+#pragma unroll
+    for (int batch = 0; batch < kHeadDim / 8; batch += kBatch) {
+      float2 gates[kBatch];
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n) gates[n] = *reinterpret_cast<const float2*>(gate + 8 * (batch + n));
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n) {
+        const float(&x)[4] = out[batch + n];
+        *reinterpret_cast<__half2*>(to + 8 * (batch + n)) = __halves2half2(
+            to_half(x[2 * h] * scale * sigmoid(gates[n].x)), to_half(x[2 * h + 1] * scale * sigmoid(gates[n].y)));
+      }
+    }
+  }
+}
+
+// The kernel for Hopper (attention_sm90.cu), which no other GPU can run.
+void attend_rows_sm90(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
+                      const StateSizes& sizes, int attention_layer, const uint16_t* pool, Half* o);
+
+}  // namespace calla::cuda

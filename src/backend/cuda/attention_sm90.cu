@@ -1,0 +1,352 @@
+// Attention of many new tokens on Hopper: as attention.cu, with wgmma, which reads keys and values from shared memory
+// once for 64 rows. A block has 128 rows; two warpgroups of four warps compute 64 each, a third one copies pages.
+//
+// While the tensor cores multiply values by the probabilities of one step and queries by the keys of the next, the
+// registers' owners are at the softmax in between. Compiled for 9.0a alone.
+
+#include "backend/cuda/attention_rows.cuh"
+#include "backend/cuda/fragments.cuh"
+#include "backend/cuda/launch.cuh"
+
+namespace calla::cuda {
+namespace {
+
+constexpr int kGroupRows = 64;  // of a warpgroup
+constexpr int kGroups = 2;
+constexpr int kGroupThreads = 128;
+constexpr int kStages = 2;
+constexpr int kStripe = 64;  // dims: 128 bytes, the width of the swizzle
+constexpr int kStripes = kHeadDim / kStripe;
+constexpr int kStripeBytes = kPagePositions * kStripe * 2;  // 64 rows
+constexpr int kTileBytes = kStripes * kStripeBytes;         // 64 rows of 256
+
+struct Shared {
+  char q[kGroups][kTileBytes];
+  char keys[kStages][kTileBytes], values[kStages][kTileBytes];
+  uint64_t full_keys[kStages], full_values[kStages], empty_keys[kStages], empty_values[kStages];
+};
+
+// Tiles of 64 rows lie as stripes of 64 dims; a row of a stripe is 128 bytes, its 16-byte chunks are permuted as the
+// hardware's 128-byte swizzle does.
+__device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
+  return chunk / 8 * kStripeBytes + row * 128 + (((chunk ^ row) & 7) << 4);
+}
+
+// ---- barriers in shared memory
+
+__device__ __forceinline__ void barrier_init(uint64_t& barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+// Waits for the end of the phase of this parity.
+__device__ __forceinline__ void barrier_wait(uint64_t& barrier, int parity) {
+  asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra again;\n}\n" ::"r"(
+                   shared_address(&barrier)),
+               "r"(parity)
+               : "memory");
+}
+// What this thread has written to shared memory is seen by the tensor cores.
+__device__ __forceinline__ void fence_for_tensor_cores() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- wgmma
+
+// Of an operand with the 128-byte swizzle. stride: bytes from eight rows to the next eight; leading: where the
+// 64-element stripes are the other dimension than the one that is summed over, bytes from one to the next.
+__device__ __forceinline__ uint64_t descriptor(uint32_t address, int stride, int leading) {
+  return uint64_t{(address & 0x3ffff) >> 4} | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 |
+         uint64_t{1} << 62;
+}
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Registers that products are still at are not moved across this.
+template <int kTiles>
+__device__ __forceinline__ void settle(float (&v)[kTiles][4]) {
+#pragma unroll
+  for (auto& tile : v) {
+#pragma unroll
+    for (float& x : tile) asm volatile("" : "+f"(x)::"memory");
+  }
+}
+
+// S = A·Bᵀ or S += A·Bᵀ: A [64][16], B [64][16], both in shared memory with 16 contiguous.
+__device__ __forceinline__ void wgmma_scores(float (&d)[8][4], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
+        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
+        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+      : "l"(a), "l"(b), "r"(int{add}));
+}
+// O += P·V: P [64][16] in registers, V [16][256] in shared memory with 256 contiguous.
+__device__ __forceinline__ void wgmma_values(float (&d)[32][4], const uint32_t (&p)[4], uint64_t v) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+      "}, {%128, %129, %130, %131}, %132, p, 1, 1, 1;\n}\n"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
+        "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
+        "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
+        "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
+        "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
+        "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]), "+f"(d[12][0]),
+        "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]), "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]),
+        "+f"(d[15][3]), "+f"(d[16][0]), "+f"(d[16][1]), "+f"(d[16][2]), "+f"(d[16][3]), "+f"(d[17][0]), "+f"(d[17][1]),
+        "+f"(d[17][2]), "+f"(d[17][3]), "+f"(d[18][0]), "+f"(d[18][1]), "+f"(d[18][2]), "+f"(d[18][3]), "+f"(d[19][0]),
+        "+f"(d[19][1]), "+f"(d[19][2]), "+f"(d[19][3]), "+f"(d[20][0]), "+f"(d[20][1]), "+f"(d[20][2]), "+f"(d[20][3]),
+        "+f"(d[21][0]), "+f"(d[21][1]), "+f"(d[21][2]), "+f"(d[21][3]), "+f"(d[22][0]), "+f"(d[22][1]), "+f"(d[22][2]),
+        "+f"(d[22][3]), "+f"(d[23][0]), "+f"(d[23][1]), "+f"(d[23][2]), "+f"(d[23][3]), "+f"(d[24][0]), "+f"(d[24][1]),
+        "+f"(d[24][2]), "+f"(d[24][3]), "+f"(d[25][0]), "+f"(d[25][1]), "+f"(d[25][2]), "+f"(d[25][3]), "+f"(d[26][0]),
+        "+f"(d[26][1]), "+f"(d[26][2]), "+f"(d[26][3]), "+f"(d[27][0]), "+f"(d[27][1]), "+f"(d[27][2]), "+f"(d[27][3]),
+        "+f"(d[28][0]), "+f"(d[28][1]), "+f"(d[28][2]), "+f"(d[28][3]), "+f"(d[29][0]), "+f"(d[29][1]), "+f"(d[29][2]),
+        "+f"(d[29][3]), "+f"(d[30][0]), "+f"(d[30][1]), "+f"(d[30][2]), "+f"(d[30][3]), "+f"(d[31][0]), "+f"(d[31][1]),
+        "+f"(d[31][2]), "+f"(d[31][3])
+      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v), "r"(1));
+}
+
+// ---- the kernel
+
+// Copies the pages' keys and values in the order in which they are needed: keys 0, keys 1, values 0, keys 2, values 1,
+// …
+struct Copier {
+  Shared& s;
+  const __nv_bfloat16* pool;
+  const DeviceRun& run;
+  const StateSizes& sizes;
+  int layer, kv_head, steps, end;
+
+  __device__ void issue(int which, int step) {
+    constexpr int kRowsAtOnce = kGroupThreads / kWarp;
+    const int thread = threadIdx.x % kGroupThreads, chunk = thread % kWarp, first = thread / kWarp;
+    const __nv_bfloat16* from =
+        pool + page_offset(sizes, run.pages[step], layer, which, kv_head) + first * kHeadDim + chunk * 8;
+    const uint32_t to = shared_address(which == 0 ? s.keys[step % kStages] : s.values[step % kStages]);
+    if (step >= kStages) {
+      barrier_wait(which == 0 ? s.empty_keys[step % kStages] : s.empty_values[step % kStages],
+                   (step / kStages - 1) % 2);
+    }
+#pragma unroll
+    for (int r = 0; r < kPagePositions; r += kRowsAtOnce) {
+      // What follows the last position is anything, even NaN, which no weight of 0 would remove.
+      copy_async(to + chunk_offset(first + r, chunk), from + r * kHeadDim, step * kPagePositions + first + r < end);
+    }
+    commit_copies();
+  }
+  __device__ void publish(int which, int step) {
+    fence_for_tensor_cores();
+    barrier_arrive(which == 0 ? s.full_keys[step % kStages] : s.full_values[step % kStages]);
+  }
+  // Copy n of the order above.
+  __device__ static int which_of(int n) {
+    return n > 0 && n % 2 == 0;
+  }
+  __device__ static int step_of(int n) {
+    return n == 0 ? 0 : n % 2 == 1 ? (n + 1) / 2 : n / 2 - 1;
+  }
+
+  __device__ void run_all() {
+    constexpr int kAhead = 2;         // copies under way while one is awaited
+    const int count = 2 * steps + 1;  // one of them, keys `steps`, does not exist
+    for (int n = 0; n < count + kAhead; ++n) {
+      if (n < count && step_of(n) < steps) {
+        issue(which_of(n), step_of(n));
+      } else {
+        commit_copies();
+      }
+      const int done = n - kAhead;
+      if (done < 0) continue;
+      wait_copies<kAhead>();
+      if (step_of(done) < steps) publish(which_of(done), step_of(done));
+    }
+  }
+};
+
+// Grid: kv_heads · tiles.
+__global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
+    attend_rows(const float* qg, const __grid_constant__ QkNorm norm, const DeviceRun* runs, int run_count,
+                const __grid_constant__ StateSizes sizes, int layer, const __nv_bfloat16* pool, __half* o) {
+  extern __shared__ __align__(1024) char shared_bytes[];
+  Shared& s = *reinterpret_cast<Shared*>(shared_bytes);
+  constexpr int kRows = kGroups * kGroupRows, kColumnTiles = kPagePositions / 8;
+  const int group = sizes.heads / sizes.kv_heads, kv_head = blockIdx.x % sizes.kv_heads;
+  wait_for_previous();
+  launch_next();
+  const Task task = find_task(runs, run_count, group, kRows, blockIdx.x / sizes.kv_heads);
+  if (!task.any) return;
+  const DeviceRun& run = task.run;
+  const int rows = run.count * group;
+  const auto token_of = [&](int row) { return min(row, rows - 1) / group; };
+  // Positions that the block's last row sees.
+  const int limit = run.position + token_of(task.first + kRows - 1) + 1;
+  const int steps = (limit + kPagePositions - 1) / kPagePositions;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      barrier_init(s.full_keys[stage], kGroupThreads);
+      barrier_init(s.full_values[stage], kGroupThreads);
+      barrier_init(s.empty_keys[stage], kGroups * kGroupThreads / kWarp);
+      barrier_init(s.empty_values[stage], kGroups * kGroupThreads / kWarp);
+    }
+  }
+  __syncthreads();
+
+  const int warpgroup = threadIdx.x / kGroupThreads;
+  if (warpgroup == kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    Copier{s, pool, run, sizes, layer, kv_head, steps, run.position + run.count}.run_all();
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroupThreads / kWarp, i = lane / 4, t = lane % 4;
+    const int warp_first = task.first + warpgroup * kGroupRows + warp * kWarpRows;
+    load_queries(qg, norm, run, sizes, kv_head, warp_first, lane, [&](int r, int d, __nv_bfloat16 x) {
+      *reinterpret_cast<__nv_bfloat16*>(s.q[warpgroup] + chunk_offset(warp * kWarpRows + r, d / 8) + d % 8 * 2) = x;
+    });
+    fence_for_tensor_cores();
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "n"(kGroupThreads) : "memory");
+
+    // Of rows i and i + 8: positions seen, running maximum, this lane's part of the running sum.
+    const int seen[2] = {run.position + token_of(warp_first + i) + 1, run.position + token_of(warp_first + i + 8) + 1};
+    const int all_see = run.position + token_of(warp_first) + 1;
+    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, keep[2];
+    float score[kColumnTiles][4], out[kHeadDim / 8][4] = {};
+    uint32_t weights[kPagePositions / 16][4];
+    const uint32_t q_tile = shared_address(s.q[warpgroup]);
+
+    const auto multiply_keys = [&](int step) {
+      const uint32_t keys = shared_address(s.keys[step % kStages]);
+      barrier_wait(s.full_keys[step % kStages], step / kStages % 2);
+      settle(score);
+      wgmma_fence();
+#pragma unroll
+      for (int d = 0; d < kHeadDim / 16; ++d) {
+        const int at = d / 4 * kStripeBytes + d % 4 * 32;
+        wgmma_scores(score, descriptor(q_tile + at, 1024, 16), descriptor(keys + at, 1024, 16), d > 0);
+      }
+      wgmma_commit();
+    };
+    const auto multiply_values = [&](int step) {
+      const uint32_t values = shared_address(s.values[step % kStages]);
+      barrier_wait(s.full_values[step % kStages], step / kStages % 2);
+      settle(out);
+      wgmma_fence();
+#pragma unroll
+      for (int p = 0; p < kPagePositions / 16; ++p)
+        wgmma_values(out, weights[p], descriptor(values + p * 16 * 128, 1024, kStripeBytes));
+      wgmma_commit();
+    };
+    const auto release = [&](uint64_t& barrier) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barrier);
+    };
+    // score ← 2^(score − maximum), and what earlier sums and outputs are to be multiplied by.
+    const auto softmax = [&](int step) {
+      const int first_position = step * kPagePositions;
+      if (first_position + kPagePositions > all_see) {
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if (first_position + 8 * n + 2 * t + e % 2 >= seen[e / 2]) score[n][e] = -INFINITY;
+          }
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float high = top[h];
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) high = fmaxf(high, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+        high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
+        high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));  // finite: every row sees position 0, the first
+        keep[h] = exp2_fast(top[h] - high);
+        top[h] = high;
+        float added = 0;
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+          for (int e = 2 * h; e < 2 * h + 2; ++e) {
+            score[n][e] = exp2_fast(score[n][e] - high);
+            added += score[n][e];
+          }
+        }
+        sum[h] = sum[h] * keep[h] + added;
+      }
+    };
+    const auto take_weights = [&] {
+#pragma unroll
+      for (int p = 0; p < kPagePositions / 16; ++p) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float(&tile)[4] = score[2 * p + e / 2];
+          weights[p][e] = pack_bf16(tile[e % 2 * 2], tile[e % 2 * 2 + 1]);
+        }
+      }
+    };
+
+    multiply_keys(0);
+    wgmma_wait<0>();
+    settle(score);
+    release(s.empty_keys[0]);
+    softmax(0);
+    take_weights();
+    for (int step = 1; step < steps; ++step) {
+      multiply_keys(step);
+      multiply_values(step - 1);
+      wgmma_wait<1>();
+      settle(score);
+      release(s.empty_keys[step % kStages]);
+      softmax(step);
+      wgmma_wait<0>();
+      settle(out);
+      release(s.empty_values[(step - 1) % kStages]);
+#pragma unroll
+      for (auto& tile : out) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) tile[e] *= keep[e / 2];
+      }
+      take_weights();
+    }
+    multiply_values(steps - 1);
+    wgmma_wait<0>();
+    settle(out);
+    store_rows(out, sum, qg, run, sizes, kv_head, warp_first, lane, o);
+  }
+}
+
+}  // namespace
+
+void attend_rows_sm90(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
+                      const StateSizes& sizes, int attention_layer, const uint16_t* pool, Half* o) {
+  static const bool allowed = (allow_shared(attend_rows, sizeof(Shared)), true);
+  static_cast<void>(allowed);
+  const int tiles = most_tiles(m, run_count, sizes, kGroups * kGroupRows);
+  launch(attend_rows, dim3(tiles * sizes.kv_heads), dim3((kGroups + 1) * kGroupThreads), sizeof(Shared), stream, qg,
+         norm, runs, run_count, sizes, attention_layer, reinterpret_cast<const __nv_bfloat16*>(pool), o);
+}
+
+}  // namespace calla::cuda
