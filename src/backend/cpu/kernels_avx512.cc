@@ -315,6 +315,7 @@ inline void expand_block(const uint8_t* rows, int64_t stride, uint8_t (*out)[kBl
 // Scales or biases of 16 rows × `groups` groups, up to 8, → f32 [group][row], every second row of `out`; zeros for the
 // groups that are missing.
 inline void turn_bf16(const uint8_t* rows, int64_t stride, int groups, float (*out)[kBlockRows]) {
+  if (groups == 1 && stride == 2) return store(out[0], load_bf16(rows, 0xffff));  // neighbours
   const auto there = static_cast<__mmask8>((1 << groups) - 1);
   const auto part = [&](int r) { return _mm_maskz_loadu_epi16(there, rows + r * stride); };
   Int16 v[4];

@@ -50,10 +50,11 @@ inline constexpr int kRowBlock = 64;
 // Tokens that one task takes at a time, so that their activations stay in L2 while the rows of the block pass.
 inline constexpr int kTokenBlock = 64;
 
-// Output rows of one task of the experts' down product: a token alone reads long stretches of each expert, many tokens
-// want many tasks.
+// Output rows of one task of the experts' down product: few tokens read long stretches of each expert with few calls,
+// many tokens want many tasks.
+inline constexpr int kLongStretches = 64;
 constexpr int outer_block(int count) {
-  return count <= 2 ? kRowBlock : kRowBlock / 2;
+  return count <= kLongStretches ? kRowBlock : kRowBlock / 2;
 }
 // Rows of the router in one task.
 inline constexpr int kRouterBlock = 16;

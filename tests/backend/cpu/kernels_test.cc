@@ -178,7 +178,8 @@ Expected expect_product(const RandomLinear& w, int r, std::span<const float> x, 
 struct Shape {
   int out, in;
 };
-const Shape kShapes[] = {{1, 64}, {3, 128}, {16, 192}, {17, 448}, {5, 512}, {33, 576}, {9, 1024}, {20, 1088}};
+const Shape kShapes[] = {{1, 64},  {3, 128},  {16, 192}, {17, 448}, {5, 512},
+                         {40, 64}, {33, 576}, {36, 320}, {9, 1024}, {20, 1088}};
 
 // Every f32 route: gemv and expanded dot products.
 TEST_P(Kernels, ProductsInF32) {

@@ -22,6 +22,7 @@ TEST(Routes, ProductsAtTheEdges) {
   static_assert(exact_route(2) == Product::kGemvF32 && exact_route(3) == Product::kDotsF32);
   static_assert(takes_int8(Product::kGemvInt8) && takes_int8(Product::kTileInt8));
   static_assert(!takes_int8(Product::kGemvF32) && !takes_int8(Product::kDotsF32));
+  static_assert(outer_block(kLongStretches) == kRowBlock && outer_block(kLongStretches + 1) < kRowBlock);
   static_assert(kRowBlock % 16 == 0 && outer_block(1) % 16 == 0 && outer_block(512) % 16 == 0 &&
                 outer_block(512) <= kRowBlock);
 }
