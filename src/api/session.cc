@@ -175,6 +175,7 @@ void Session::drop(size_t index) {
 void Session::on_prompt(int total, int cached) {
   if (std::exchange(begun_, true) || !rules_.stream) return;
   writer_->begin(total, cached, out_);
+  flush();  // the prompt may have to wait for a pass
 }
 
 void Session::on_delta(size_t index, const Delta& delta) {
