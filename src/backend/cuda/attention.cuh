@@ -29,7 +29,10 @@ __device__ __forceinline__ HeadShare load_head(const float* head, int lane) {
 
 // Cosine and sine of this lane's pair.
 __device__ __forceinline__ float2 rope_angle(const RopeTurns& turns, int position, int lane) {
-  const auto fraction = static_cast<int32_t>((turns.of[lane] * static_cast<uint64_t>(position)) >> 32);
+  uint64_t mine = 0;  // all lanes read all: parameters are slow to read at 32 different places
+#pragma unroll
+  for (int j = 0; j < kRotary / 2; ++j) mine = j == lane ? turns.of[j] : mine;
+  const auto fraction = static_cast<int32_t>((mine * static_cast<uint64_t>(position)) >> 32);
   float2 v;
   sincospif(static_cast<float>(fraction) * 0x1p-31f, &v.y, &v.x);
   return v;

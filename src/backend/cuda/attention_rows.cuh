@@ -76,7 +76,7 @@ __device__ __forceinline__ void store_rows(const float (&out)[kHeadDim / 8][4], 
     const size_t head = size_t(run.row + row / group) * sizes.heads + kv_head * group + row % group;
     const float* gate = qg + (head * 2 + 1) * kHeadDim + 2 * t;
     __half* to = o + head * kHeadDim + 2 * t;
-    constexpr int kBatch = 16;  // loads that overlap: they cannot pass the stores
+    constexpr int kBatch = 8;  // loads that overlap: they cannot pass the stores
 #pragma unroll
     for (int batch = 0; batch < kHeadDim / 8; batch += kBatch) {
       float2 gates[kBatch];

@@ -15,12 +15,13 @@
 namespace calla::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 4;
+constexpr int kResident = 2;  // blocks on a multiprocessor: small ones find room beside the kernel ahead
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kTile = 16;       // positions a warp works on at a time
 constexpr int kHeads = 8;       // query heads of a block
 constexpr int kBlockTiles = 4;  // tiles that make a block worth its while
-constexpr int kMaxSplits = 128;
+constexpr int kMaxSplits = 256;
 constexpr int kQueryStride = kHeadDim + 32;  // bf16: two heads of a phase of ldmatrix-like reads fall in other banks
 constexpr int kOutStride = kHeadDim + 8;
 constexpr int kMergeDims = 4 * kWarp;  // of a block
@@ -156,7 +157,7 @@ __device__ __forceinline__ void add_tile(Running& a, float (&score)[4], const Va
 }
 
 // Grid: (splits, kv_heads · eights of heads, runs).
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, kResident)
     attend_parts(const float* qg, const float* k, const float* v, const __grid_constant__ QkNorm norm,
                  const DeviceRun* runs, const __grid_constant__ StateSizes sizes, int layer, __nv_bfloat16* pool,
                  float* part_o, Part* parts) {
@@ -202,16 +203,24 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   wait_for_previous();
   launch_next();
-  HeadShare q{}, key, value;
-  if (warp < head_count) q = load_head(qg + (size_t(run.row) * sizes.heads + first_head + warp) * 2 * kHeadDim, lane);
+  HeadShare q[kHeads / kWarps] = {}, key, value;
+#pragma unroll
+  for (int r = 0; r < kHeads / kWarps; ++r) {
+    const int h = warp + kWarps * r;
+    if (h < head_count) q[r] = load_head(qg + (size_t(run.row) * sizes.heads + first_head + h) * 2 * kHeadDim, lane);
+  }
   if (appends) {
     const size_t at = (size_t(run.row) * sizes.kv_heads + kv_head) * kHeadDim;
     key = load_head(k + at, lane);
     value = load_head(v + at, lane);
   }
-  norm_rope(q, q_gamma, norm.eps, angle);  // zero for heads that are not there
 #pragma unroll
-  for (int e = 0; e < kHeadDim / kWarp; ++e) s.q[warp][lane + kWarp * e] = __float2bfloat16_rn(q.x[e] * (kLog2E / 16));
+  for (int r = 0; r < kHeads / kWarps; ++r) {
+    norm_rope(q[r], q_gamma, norm.eps, angle);  // zero for heads that are not there
+#pragma unroll
+    for (int e = 0; e < kHeadDim / kWarp; ++e)
+      s.q[warp + kWarps * r][lane + kWarp * e] = __float2bfloat16_rn(q[r].x[e] * (kLog2E / 16));
+  }
   if (appends) {
     norm_rope(key, k_gamma, norm.eps, angle);
 #pragma unroll
@@ -258,10 +267,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int active = min(kWarps, end - begin);
   const auto top_of = [&](int h) {
-    float top = s.max[h][0];
-#pragma unroll
-    for (int w = 1; w < kWarps; ++w) top = fmaxf(top, s.max[h][w]);
-    return top;
+    static_assert(kWarps == 4);
+    const float4 max = *reinterpret_cast<const float4*>(s.max[h]);
+    return fmaxf(fmaxf(max.x, max.y), fmaxf(max.z, max.w));
   };
   if (warp < active) {
 #pragma unroll
@@ -286,12 +294,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     parts[first_part + size_t(lane) * splits] = {top, sum};
   }
   __syncthreads();
+  static_assert(kHeadDim == 2 * kThreads);
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-    if (h >= head_count) break;
-    float sum = 0;
-    for (int w = 0; w < active; ++w) sum += s.o[w][h][threadIdx.x];
-    part_o[(first_part + size_t(h) * splits) * kHeadDim + threadIdx.x] = sum;
+    float2 sum{};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float2 o = reinterpret_cast<const float2*>(s.o[w][h])[threadIdx.x];
+      if (w < active) {
+        sum.x += o.x;
+        sum.y += o.y;
+      }
+    }
+    if (h < head_count)
+      reinterpret_cast<float2*>(part_o + (first_part + size_t(h) * splits) * kHeadDim)[threadIdx.x] = sum;
   }
 }
 
@@ -356,7 +372,7 @@ __global__ void __launch_bounds__(kMergeGroups* kWarp)
 }  // namespace
 
 int attend_step_splits(int run_count, int kv_heads, int max_context, int multiprocessors) {
-  const int busy = std::max(1, multiprocessors / (run_count * kv_heads));
+  const int busy = std::max(1, kResident * multiprocessors / (run_count * kv_heads));
   const int worth = (max_context + kBlockTiles * kTile - 1) / (kBlockTiles * kTile);
   return std::clamp(std::min(busy, worth), 1, kMaxSplits);
 }

@@ -24,4 +24,9 @@ __device__ __forceinline__ float log_decay(float a, float A_log, float dt_bias) 
   return -expf(A_log) * (t > 20 ? t : log1pf(expf(t)));
 }
 
+// As delta_step, for the runs of less than kChunkedRows rows of a pass; but of those with more than one the window is
+// not brought up to date.
+void delta_short_runs(Stream stream, const float* qkv, const float* a, const float* b, const DeltaWeights& w,
+                      const DeviceRun* runs, int run_count, const StateSizes& sizes, int delta_layer, float* o);
+
 }  // namespace calla::cuda

@@ -2,12 +2,12 @@
 // G the sum of log decays inside a chunk and e^(G_i − G_j) for j ≤ i the decay from token j to i:
 //   T = (I + A)^-1, A_ij = beta_i (k_i·k_j) e^(G_i − G_j) for j < i,     U = T·(beta·V),  W = T·(beta·e^G·K)
 //   V' = U − W·S,   O = e^G·Q·S + P·V', P_ij = (q_i·k_j) e^(G_i − G_j),   S ← e^G_last·S + Kᵀ·(e^(G_last − G)·V')
-// `prepare` makes U, W, P of all chunks at once; `walk` carries S through the chunks of a run, 32 value columns a
-// block, S in registers.
+// `prepare` makes U, W, P of all chunks at once, not by T itself but by elimination in blocks of 16; `walk` carries S
+// through the chunks of a run, 32 value columns a block, S in registers.
 //
-// Precision. Operands are f16, sums f32: T, U and S stay f32, T is split into two f16 where it is an operand. The rows
-// of T·beta and W are products of contractions with vectors of length one, so nothing grows, and errors do not add up
-// with the length of a run: against f64, 8·10^-4 of the outputs' rms for heads that hardly forget, 4·10^-4 for others.
+// Precision. Operands are f16, sums f32, and U and S stay f32. The rows of W are products of contractions with vectors
+// of length one, so nothing grows, and errors do not add up with the length of a run: against f64 they are 8·10^-4 of
+// the outputs' rms for heads that hardly forget, 4·10^-4 for others.
 
 #include "backend/cuda/delta.cuh"
 #include "backend/cuda/fragments.cuh"
@@ -21,37 +21,34 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr float kLog2E = 1.44269504088896341f;
 
-// What prepare hands to walk, for each (chunk, value head), and for each (chunk, key head).
+// What one kernel hands to the next lies as it will in shared memory: rows of 16-byte chunks, permuted so that a chunk
+// of eight consecutive rows is in eight different groups of banks.
+using Tile = __half[kChunk][kGdnDim];
+constexpr int kColumns = 32;  // of the value side, of a block of walk
+constexpr int kSlices = kGdnDim / kColumns;
+// For each (chunk, value head). The convolved q and k (of length one) and v are a Tile for each (chunk, head of 128).
 struct HeadChunk {
-  float U[kChunk][kGdnDim];
-  __half W[kChunk][kGdnDim];
+  Tile W;
   __half P[kChunk][kChunk];  // blocks of 16 above the diagonal are not written
-  float G[kChunk];           // in powers of two
-};
-struct KeyChunk {
-  __half q[kChunk][kGdnDim], k[kChunk][kGdnDim];  // of length one
+  float U[kSlices][kChunk][kColumns];
+  float G[kChunk];  // in powers of two
 };
 
-// Tiles in shared memory: rows of 16-byte chunks, permuted so that a chunk of eight consecutive rows is in eight
-// different groups of banks.
+// Where a chunk of a row is.
 template <int kRowBytes>
 __device__ __forceinline__ uint32_t chunk_at(uint32_t base, int row, int chunk) {
   static_assert(kRowBytes % 128 == 0);
   return base + row * kRowBytes + ((chunk ^ (row & 7)) << 4);
 }
 constexpr int kRowBytes = kGdnDim * 2;
+constexpr int kPBytes = kChunk * 2;
+constexpr int kUBytes = kColumns * 4;
 
 // Saturating.
 __device__ __forceinline__ uint32_t pack_half(float low, float high) {
   const __half2 top = as_half2(0x7bff7bff), bottom = as_half2(0xfbfffbff);
   return bits(__hmax2(__hmin2(__floats2half2_rn(low, high), top), bottom));
 }
-// What pack_half left over.
-__device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t packed) {
-  const float2 taken = __half22float2(as_half2(packed));
-  return bits(__floats2half2_rn(low - taken.x, high - taken.y));
-}
-
 __device__ __forceinline__ int chunks_of(const DeviceRun& run) {
   return run.count < kChunkedRows ? 0 : (run.count + kChunk - 1) / kChunk;
 }
@@ -60,149 +57,126 @@ __device__ __forceinline__ float silu_fast(float x) {
   return __fdividef(x, 1 + __expf(-x));
 }
 
+// The run and its chunk that are number `chunk` of the pass; false: there are fewer.
+__device__ __forceinline__ bool find_chunk(const DeviceRun* runs, int run_count, int& chunk, DeviceRun& run) {
+  for (int r = 0; r < run_count; ++r) {
+    const int count = chunks_of(runs[r]);
+    if (chunk < count) {
+      run = runs[r];
+      return true;
+    }
+    chunk -= count;
+  }
+  return false;
+}
+
+// ---- the convolution
+
+// A head of 128 channels of a chunk; a warp has eight rows, a lane four channels. Grid: (heads of q, k and v, chunks).
+__global__ void __launch_bounds__(kThreads) convolve(const float* qkv, const float* conv, const DeviceRun* runs,
+                                                     int run_count, StateSizes sizes, int layer, Tile* tiles) {
+  constexpr int kRows = kChunk / kWarps, kPast = kConvTaps - 1;
+  const int lane = threadIdx.x % kWarp, head = blockIdx.x, c = head * kGdnDim + 4 * lane;
+  float4 taps[4], x[kRows + kPast];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) taps[e] = reinterpret_cast<const float4*>(conv)[c + e];
+  wait_for_previous();
+  launch_next();
+  int chunk = blockIdx.y;
+  DeviceRun run;
+  if (!find_chunk(runs, run_count, chunk, run)) return;
+  const int tile_row = threadIdx.x / kWarp * kRows, first = chunk * kChunk + tile_row;
+#pragma unroll
+  for (int i = 0; i < kRows + kPast; ++i) {
+    const int row = first + i - kPast;
+    const float* from = row < 0 ? window_of(run, sizes, layer, run.position + row, c)
+                                : qkv + size_t(run.row + row) * sizes.channels + c;
+    x[i] = row < run.count ? *reinterpret_cast<const float4*>(from) : float4{};
+  }
+  const bool unit = head < 2 * sizes.k_heads;
+  const auto one = [](const float4& w, float past3, float past2, float past1, float now) {
+    return silu_fast(w.x * past3 + w.y * past2 + w.z * past1 + w.w * now);
+  };
+  __half* out = tiles[size_t(blockIdx.y) * gridDim.x + head][tile_row];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    float4 y = {one(taps[0], x[i].x, x[i + 1].x, x[i + 2].x, x[i + 3].x),
+                one(taps[1], x[i].y, x[i + 1].y, x[i + 2].y, x[i + 3].y),
+                one(taps[2], x[i].z, x[i + 1].z, x[i + 2].z, x[i + 3].z),
+                one(taps[3], x[i].w, x[i + 1].w, x[i + 2].w, x[i + 3].w)};
+    if (first + i >= run.count) y = float4{};  // a token that is not there changes nothing
+    const float scale = unit ? rsqrtf(warp_sum((y.x * y.x + y.y * y.y) + (y.z * y.z + y.w * y.w)) + kUnitEps) : 1;
+    *reinterpret_cast<uint2*>(out + i * kGdnDim + ((lane / 2) ^ i) * 8 + lane % 2 * 4) =
+        make_uint2(pack_half(y.x * scale, y.y * scale), pack_half(y.z * scale, y.w * scale));
+  }
+}
+
 // ---- prepare
+
+// Whole tiles, by `threads` threads.
+template <int kBytes>
+__device__ __forceinline__ void copy_tile(void* to, const void* from, int thread, int threads) {
+  const uint32_t base = shared_address(to);
+#pragma unroll 8
+  for (int at = thread * 16; at < kBytes; at += threads * 16)
+    copy_async(base + at, static_cast<const char*>(from) + at);
+}
 
 constexpr int kBlock = 16;  // rows that are eliminated one after another; blocks are tensor-core tiles
 constexpr int kBlocks = kChunk / kBlock;
 constexpr int kAStride = kChunk + 8, kTStride = kBlock + 8;  // f32: the rows of a fragment fall in other banks
-constexpr int kConvRows = 4;                                 // convolved at a time
 
 struct PrepareShared {
-  __half q[kChunk][kGdnDim], k[kChunk][kGdnDim], v[kChunk][kGdnDim];
+  Tile q, k, v;
   float A[kChunk][kAStride];
   float T[kChunk][kTStride];  // (I + A)^-1 of the blocks on the diagonal
   float G[kChunk], beta[kChunk];
 };
 
-// What a few rows of the convolution need of four channels: rows `first`.. of the run, and three before.
-struct ConvInputs {
-  float4 x[kConvRows + kConvTaps - 1], taps[4];
-};
-__device__ __forceinline__ ConvInputs load_inputs(const float* qkv, const float* conv, const DeviceRun& run,
-                                                  const StateSizes& sizes, int layer, int first, int c) {
-  ConvInputs in;
-#pragma unroll
-  for (int i = 0; i < kConvRows + kConvTaps - 1; ++i) {
-    const int row = first + i - (kConvTaps - 1);
-    const float* from = row < 0 ? window_of(run, sizes, layer, run.position + row, c)
-                                : qkv + size_t(run.row + row) * sizes.channels + c;
-    in.x[i] = row < run.count ? *reinterpret_cast<const float4*>(from) : float4{};
-  }
-#pragma unroll
-  for (int e = 0; e < 4; ++e) in.taps[e] = reinterpret_cast<const float4*>(conv)[c + e];
-  return in;
-}
-
-// Rows `row`.. of a tile: this lane's four channels from c on, convolved, and scaled to length one if `unit`;
-// zero from the count'th row on. Also to `copy` if there is one.
-__device__ __forceinline__ void convolve(const ConvInputs& in, int row, int count, bool unit, int lane,
-                                         __half (*tile)[kGdnDim], __half (*copy)[kGdnDim]) {
-  const auto one = [](const float4& w, float past3, float past2, float past1, float now) {
-    return silu_fast(w.x * past3 + w.y * past2 + w.z * past1 + w.w * now);
-  };
-  const auto& x = in.x;
-  const auto& taps = in.taps;
-#pragma unroll
-  for (int i = 0; i < kConvRows; ++i) {
-    float4 y = {one(taps[0], x[i].x, x[i + 1].x, x[i + 2].x, x[i + 3].x),
-                one(taps[1], x[i].y, x[i + 1].y, x[i + 2].y, x[i + 3].y),
-                one(taps[2], x[i].z, x[i + 1].z, x[i + 2].z, x[i + 3].z),
-                one(taps[3], x[i].w, x[i + 1].w, x[i + 2].w, x[i + 3].w)};
-    if (row + i >= count) y = float4{};
-    const float scale = unit ? rsqrtf(warp_sum((y.x * y.x + y.y * y.y) + (y.z * y.z + y.w * y.w)) + kUnitEps) : 1;
-    const uint2 packed = {pack_half(y.x * scale, y.y * scale), pack_half(y.z * scale, y.w * scale)};
-    *reinterpret_cast<uint2*>(&tile[row + i][((lane / 2) ^ ((row + i) & 7)) * 8 + lane % 2 * 4]) = packed;
-    if (copy != nullptr) *reinterpret_cast<uint2*>(&copy[row + i][lane * 4]) = packed;
-  }
-}
-
-// An operand in two halves, so that it has 22 bits.
-struct Split {
-  uint32_t high[4], low[4];
-};
-// A 16×16 block of f32 as the rows' operand.
-__device__ __forceinline__ Split split_block(const float* block, int stride, float sign, int i, int t) {
-  Split v;
+// A 16×16 block of f32, times `sign`, as the rows' operand.
+__device__ __forceinline__ void load_block(uint32_t (&v)[4], const float* block, int stride, float sign, int i, int t) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
     const float2 x = *reinterpret_cast<const float2*>(block + (i + e % 2 * 8) * stride + 2 * t + e / 2 * 8);
-    v.high[e] = pack_half(sign * x.x, sign * x.y);
-    v.low[e] = pack_rest(sign * x.x, sign * x.y, v.high[e]);
+    v[e] = pack_half(sign * x.x, sign * x.y);
   }
-  return v;
 }
 // 16 rows of eight columns as the columns' operand.
-struct SplitColumns {
-  uint32_t high[2], low[2];
-};
-__device__ __forceinline__ SplitColumns split_columns(const float (&x)[4]) {
-  SplitColumns v;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const uint32_t high = pack_half(x[2 * e], x[2 * e + 1]);
-    v.high[e] = transposed(high);
-    v.low[e] = transposed(pack_rest(x[2 * e], x[2 * e + 1], high));
-  }
-  return v;
-}
-__device__ __forceinline__ void mma_split(float (&d)[4], const Split& a, const SplitColumns& b) {
-  mma(d, a.low, b.high[0], b.high[1]);
-  mma(d, a.high, b.low[0], b.low[1]);
-  mma(d, a.high, b.high[0], b.high[1]);
+__device__ __forceinline__ void as_columns(uint32_t (&v)[2], const float (&x)[4]) {
+  v[0] = transposed(pack_half(x[0], x[1]));
+  v[1] = transposed(pack_half(x[2], x[3]));
 }
 
 // Grid: (v_heads, chunks).
-__global__ void __launch_bounds__(kThreads, 2)
-    prepare(const float* qkv, const float* a, const float* b, DeltaWeights w, const DeviceRun* runs, int run_count,
-            StateSizes sizes, int layer, HeadChunk* head_chunks, KeyChunk* key_chunks) {
+__global__ void __launch_bounds__(kThreads, 3)
+    prepare(const float* a, const float* b, DeltaWeights w, const DeviceRun* runs, int run_count, StateSizes sizes,
+            const Tile* tiles, HeadChunk* head_chunks) {
   extern __shared__ __align__(1024) char shared_bytes[];
   PrepareShared& s = *reinterpret_cast<PrepareShared*>(shared_bytes);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
-  const int head = blockIdx.x, group = sizes.v_heads / sizes.k_heads, k_head = head / group;
+  const int head = blockIdx.x, k_head = head / (sizes.v_heads / sizes.k_heads);
   wait_for_previous();
   launch_next();
-  int chunk = blockIdx.y, r = 0;
-  while (r < run_count && chunk >= chunks_of(runs[r])) chunk -= chunks_of(runs[r++]);
-  if (r == run_count) return;
-  const DeviceRun run = runs[r];
-  const int first = chunk * kChunk, count = run.count - first;  // rows of the run; of the chunk if below 64
+  int chunk = blockIdx.y;
+  DeviceRun run;
+  if (!find_chunk(runs, run_count, chunk, run)) return;
   HeadChunk& out = head_chunks[size_t(blockIdx.y) * sizes.v_heads + head];
-  KeyChunk* keys_out = head % group == 0 ? &key_chunks[size_t(blockIdx.y) * sizes.k_heads + k_head] : nullptr;
-
-  {
-    // q, k and v of the warp's eight rows, four rows at a time; the inputs of the next are under way.
-    constexpr int kParts = kChunk / kWarps / kConvRows;
-    const int key_width = sizes.k_heads * kGdnDim;
-    const int channel[3] = {k_head * kGdnDim + 4 * lane, key_width + k_head * kGdnDim + 4 * lane,
-                            2 * key_width + head * kGdnDim + 4 * lane};
-    const auto row_of = [&](int part) { return (warp * kParts + part % kParts) * kConvRows; };
-    const auto load = [&](int part) {
-      return load_inputs(qkv, w.conv, run, sizes, layer, first + row_of(part), channel[part / kParts]);
-    };
-    ConvInputs next = load(0);
-#pragma unroll
-    for (int part = 0; part < 3 * kParts; ++part) {
-      const ConvInputs in = next;
-      if (part + 1 < 3 * kParts) next = load(part + 1);
-      const int which = part / kParts;
-      convolve(in, row_of(part), count, which < 2, lane,
-               which == 0   ? s.q
-               : which == 1 ? s.k
-                            : s.v,
-               which == 2 || keys_out == nullptr ? nullptr
-               : which == 0                      ? keys_out->q
-                                                 : keys_out->k);
-    }
-  }
+  tiles += size_t(blockIdx.y) * (2 * sizes.k_heads + sizes.v_heads);
+  copy_tile<sizeof(Tile)>(s.k, tiles[sizes.k_heads + k_head], threadIdx.x, kThreads);
+  copy_tile<sizeof(Tile)>(s.q, tiles[k_head], threadIdx.x, kThreads);
+  copy_tile<sizeof(Tile)>(s.v, tiles[2 * sizes.k_heads + head], threadIdx.x, kThreads);
+  commit_copies();
   if (warp == 0) {
+    const int first = chunk * kChunk;
     float g[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int row = 2 * lane + e;
+      const bool valid = first + row < run.count;
       const size_t at = size_t(run.row + first + row) * sizes.v_heads + head;
       // A decay of 2^-64 is none; a smaller one would cost the sums G their precision.
-      g[e] = row < count ? fmaxf(kLog2E * log_decay(a[at], w.A_log[head], w.dt_bias[head]), -64.0f) : 0;
-      s.beta[row] = row < count ? sigmoid(b[at]) : 0;
+      g[e] = valid ? fmaxf(kLog2E * log_decay(a[at], w.A_log[head], w.dt_bias[head]), -64.0f) : 0;
+      s.beta[row] = valid ? sigmoid(b[at]) : 0;
     }
     float total = g[0] + g[1];
 #pragma unroll
@@ -215,6 +189,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     s.G[2 * lane] = out.G[2 * lane] = before + g[0];
     s.G[2 * lane + 1] = out.G[2 * lane + 1] = total;
   }
+  wait_copies<0>();
   __syncthreads();
 
   const uint32_t q_tile = shared_address(s.q), k_tile = shared_address(s.k);
@@ -251,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           p[f] = decay * qk[n][2 * e + f];
           A[f] = column + f < row ? s.beta[row] * decay * kk[n][2 * e + f] : 0;
         }
-        *reinterpret_cast<uint32_t*>(&out.P[row][column]) = pack_half(p[0], p[1]);
+        *reinterpret_cast<uint32_t*>(&out.P[row][((column / 8) ^ (row & 7)) * 8 + 2 * t]) = pack_half(p[0], p[1]);
         *reinterpret_cast<float2*>(&s.A[row][column]) = make_float2(A[0], A[1]);
       }
     }
@@ -276,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // (I + A)·X = diag(beta)·V or diag(beta·e^G)·K, block after block: a warp has 32 columns.
   const bool makes_U = warp < 4;
   const int columns = warp % 4 * 32;
-  SplitColumns X[kBlocks - 1][4];
+  uint32_t X[kBlocks - 1][4][2];
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
     const int rows[2] = {kBlock * block + i, kBlock * block + i + 8};
@@ -295,25 +270,33 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 #pragma unroll
     for (int before = 0; before < block; ++before) {
-      const Split A = split_block(&s.A[kBlock * block][kBlock * before], kAStride, -1, i, t);
+      uint32_t A[4];
+      load_block(A, &s.A[kBlock * block][kBlock * before], kAStride, -1, i, t);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) mma_split(x[n], A, X[before][n]);
+      for (int n = 0; n < 4; ++n) mma(x[n], A, X[before][n][0], X[before][n][1]);
     }
-    const Split T = split_block(s.T[kBlock * block], kTStride, 1, i, t);
+    uint32_t T[4];
+    load_block(T, s.T[kBlock * block], kTStride, 1, i, t);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const SplitColumns right = split_columns(x[n]);
+      uint32_t right[2];
+      as_columns(right, x[n]);
 #pragma unroll
       for (float& y : x[n]) y = 0;
-      mma_split(x[n], T, right);
-      if (block + 1 < kBlocks) X[block][n] = split_columns(x[n]);
+      mma(x[n], T, right[0], right[1]);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      if (block + 1 < kBlocks) as_columns(X[block][n], x[n]);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int at = columns + 8 * n + 2 * t;
         if (makes_U) {
-          *reinterpret_cast<float2*>(&out.U[rows[e]][at]) = make_float2(x[n][2 * e], x[n][2 * e + 1]);
+          const int chunk_of = (2 * n + t / 2) ^ (rows[e] & 7);
+          *reinterpret_cast<float2*>(&out.U[warp][rows[e]][chunk_of * 4 + t % 2 * 2]) =
+              make_float2(x[n][2 * e], x[n][2 * e + 1]);
         } else {
-          *reinterpret_cast<uint32_t*>(&out.W[rows[e]][at]) = pack_half(x[n][2 * e], x[n][2 * e + 1]);
+          *reinterpret_cast<uint32_t*>(&out.W[rows[e]][((columns / 8 + n) ^ (rows[e] & 7)) * 8 + 2 * t]) =
+              pack_half(x[n][2 * e], x[n][2 * e + 1]);
         }
       }
     }
@@ -324,22 +307,18 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // Four warps carry S from chunk to chunk, four others make the outputs, at most one chunk behind. So what follows from
 // chunk to chunk is W·S, V' and the update of S only.
-constexpr int kColumns = 32;  // of a block
-constexpr int kSlices = kGdnDim / kColumns;
 constexpr int kTeamWarps = kWarps / 2;
 constexpr int kTeam = kTeamWarps * kWarp;
 constexpr int kStateRows = kGdnDim / kTeamWarps;  // of a warp
-constexpr int kPBytes = kChunk * 2;
-constexpr int kUBytes = kColumns * 4;
 
 using Slice = __half[kColumns];  // a row of the block's columns
 struct StateStage {
-  __half W[kChunk][kGdnDim], k[kChunk][kGdnDim];
+  Tile W, k;
   float U[kChunk][kColumns];
   float G[kChunk];
 };
 struct OutputStage {
-  __half q[kChunk][kGdnDim];
+  Tile q;
   __half P[kChunk][kChunk];
   float G[kChunk];
 };
@@ -364,20 +343,10 @@ __device__ __forceinline__ void tell_other_team(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
-// A tile of whole 16-byte chunks, copied by a team; rows of `kBytes` bytes, `stride` bytes apart where they come from.
-template <int kBytes>
-__device__ __forceinline__ void copy_tile(void* to, const void* from, int stride) {
-  constexpr int kPerRow = kBytes / 16;
-  const uint32_t base = shared_address(to);
-#pragma unroll
-  for (int c = threadIdx.x % kTeam; c < kChunk * kPerRow; c += kTeam) {
-    const int row = c / kPerRow, chunk = c % kPerRow;
-    copy_async(chunk_at<kBytes>(base, row, chunk), static_cast<const char*>(from) + row * stride + chunk * 16);
-  }
-}
-__device__ __forceinline__ void copy_G(float* to, const float* from) {
-  const int at = threadIdx.x % kTeam * 4;
-  if (at < kChunk) copy_async(shared_address(to + at), from + at);
+// By the threads of a team.
+template <class T>
+__device__ __forceinline__ void copy_whole(T& to, const T& from) {
+  copy_tile<sizeof(T)>(&to, &from, threadIdx.x % kTeam, kTeam);
 }
 
 // Rows of 64 bytes: eight consecutive ones have the same chunk in eight different groups of banks.
@@ -412,17 +381,16 @@ __device__ __forceinline__ void multiply_state(float (&product)[4][4], uint32_t 
 
 template <int kStages>
 __device__ __forceinline__ void carry_state(WalkShared<kStages>& s, const HeadChunk* heads, size_t head_stride,
-                                            const KeyChunk* keys, size_t key_stride, int chunks, int slice,
-                                            float* state) {
+                                            const Tile* keys, size_t key_stride, int chunks, int slice, float* state) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
   const auto copy = [&](int c) {
     if (c < chunks) {
       StateStage& to = s.state[c % kStages];
       const HeadChunk& from = heads[c * head_stride];
-      copy_tile<kRowBytes>(to.W, from.W, kRowBytes);
-      copy_tile<kUBytes>(to.U, &from.U[0][slice * kColumns], kGdnDim * 4);
-      copy_G(to.G, from.G);
-      copy_tile<kRowBytes>(to.k, keys[c * key_stride].k, kRowBytes);
+      copy_whole(to.W, from.W);
+      copy_whole(to.U, from.U[slice]);
+      copy_whole(to.G, from.G);
+      copy_whole(to.k, keys[c * key_stride]);
     }
     commit_copies();
   };
@@ -532,15 +500,15 @@ __device__ __forceinline__ void carry_state(WalkShared<kStages>& s, const HeadCh
 // o: row 0 of the run, this head and slice.
 template <int kStages>
 __device__ __forceinline__ void make_outputs(WalkShared<kStages>& s, const HeadChunk* heads, size_t head_stride,
-                                             const KeyChunk* keys, size_t key_stride, int chunks, int count, float* o,
+                                             const Tile* queries, size_t query_stride, int chunks, int count, float* o,
                                              size_t o_stride) {
   const int lane = threadIdx.x % kWarp, row_block = threadIdx.x / kWarp - kTeamWarps, i = lane / 4, t = lane % 4;
   const auto copy = [&](int c) {
     if (c < chunks) {
       OutputStage& to = s.output[c % kStages];
-      copy_tile<kRowBytes>(to.q, keys[c * key_stride].q, kRowBytes);
-      copy_tile<kPBytes>(to.P, heads[c * head_stride].P, kPBytes);
-      copy_G(to.G, heads[c * head_stride].G);
+      copy_whole(to.q, queries[c * query_stride]);
+      copy_whole(to.P, heads[c * head_stride].P);
+      copy_whole(to.G, heads[c * head_stride].G);
     }
     commit_copies();
   };
@@ -592,9 +560,8 @@ __device__ __forceinline__ void make_outputs(WalkShared<kStages>& s, const HeadC
 
 // Grid: (slices, v_heads, runs).
 template <int kStages>
-__global__ void __launch_bounds__(kThreads, 1)
-    walk(const DeviceRun* runs, StateSizes sizes, int layer, const HeadChunk* head_chunks, const KeyChunk* key_chunks,
-         float* o) {
+__global__ void __launch_bounds__(kThreads, 1) walk(const DeviceRun* runs, StateSizes sizes, int layer,
+                                                    const HeadChunk* head_chunks, const Tile* tiles, float* o) {
   extern __shared__ __align__(1024) char shared_bytes[];
   WalkShared<kStages>& s = *reinterpret_cast<WalkShared<kStages>*>(shared_bytes);
   const int slice = blockIdx.x, head = blockIdx.y, k_head = head / (sizes.v_heads / sizes.k_heads);
@@ -606,11 +573,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int chunks = chunks_of(run);
   if (chunks == 0) return;
   const HeadChunk* heads = head_chunks + first_chunk * sizes.v_heads + head;
-  const KeyChunk* keys = key_chunks + first_chunk * sizes.k_heads + k_head;
+  const size_t tile_stride = 2 * sizes.k_heads + sizes.v_heads;
+  tiles += first_chunk * tile_stride + k_head;
   if (threadIdx.x < kTeam) {
-    carry_state(s, heads, sizes.v_heads, keys, sizes.k_heads, chunks, slice, state_of(run, sizes, layer, head));
+    carry_state(s, heads, sizes.v_heads, tiles + sizes.k_heads, tile_stride, chunks, slice,
+                state_of(run, sizes, layer, head));
   } else {
-    make_outputs(s, heads, sizes.v_heads, keys, sizes.k_heads, chunks, run.count,
+    make_outputs(s, heads, sizes.v_heads, tiles, tile_stride, chunks, run.count,
                  o + (size_t(run.row) * sizes.v_heads + head) * kGdnDim + slice * kColumns,
                  size_t(sizes.v_heads) * kGdnDim);
   }
@@ -635,17 +604,17 @@ int most_chunks(int m, int run_count) {
 
 template <int kStages>
 void launch_walk(Stream stream, const DeviceRun* runs, int run_count, const StateSizes& sizes, int layer,
-                 const HeadChunk* head_chunks, const KeyChunk* key_chunks, float* o) {
+                 const HeadChunk* head_chunks, const Tile* tiles, float* o) {
   static const bool allowed = (allow_shared(walk<kStages>, sizeof(WalkShared<kStages>)), true);
   static_cast<void>(allowed);
   launch(walk<kStages>, dim3(kSlices, sizes.v_heads, run_count), dim3(kThreads), sizeof(WalkShared<kStages>), stream,
-         runs, sizes, layer, head_chunks, key_chunks, o);
+         runs, sizes, layer, head_chunks, tiles, o);
 }
 
 }  // namespace
 
 size_t delta_pass_scratch(int m, int run_count, const StateSizes& sizes) {
-  const size_t chunk = sizes.v_heads * sizeof(HeadChunk) + sizes.k_heads * sizeof(KeyChunk);
+  const size_t chunk = sizes.v_heads * sizeof(HeadChunk) + (2 * sizes.k_heads + sizes.v_heads) * sizeof(Tile);
   return most_chunks(m, run_count) * chunk / sizeof(float);
 }
 
@@ -654,16 +623,18 @@ void delta_pass(Stream stream, const float* qkv, const float* a, const float* b,
                 float* o, const Chip& chip) {
   static const bool allowed = (allow_shared(prepare, sizeof(PrepareShared)), true);
   static_cast<void>(allowed);
-  const int chunks = most_chunks(m, run_count);
+  const int chunks = most_chunks(m, run_count), heads = 2 * sizes.k_heads + sizes.v_heads;
   auto* head_chunks = reinterpret_cast<HeadChunk*>(scratch);
-  auto* key_chunks = reinterpret_cast<KeyChunk*>(head_chunks + size_t(chunks) * sizes.v_heads);
-  delta_step(stream, qkv, a, b, w, runs, run_count, sizes, delta_layer, o);  // the short ones
-  launch(prepare, dim3(sizes.v_heads, chunks), dim3(kThreads), sizeof(PrepareShared), stream, qkv, a, b, w, runs,
-         run_count, sizes, delta_layer, head_chunks, key_chunks);
+  auto* tiles = reinterpret_cast<Tile*>(head_chunks + size_t(chunks) * sizes.v_heads);
+  delta_short_runs(stream, qkv, a, b, w, runs, run_count, sizes, delta_layer, o);
+  launch(convolve, dim3(heads, chunks), dim3(kThreads), 0, stream, qkv, w.conv, runs, run_count, sizes, delta_layer,
+         tiles);
+  launch(prepare, dim3(sizes.v_heads, chunks), dim3(kThreads), sizeof(PrepareShared), stream, a, b, w, runs, run_count,
+         sizes, tiles, head_chunks);
   if (chip.shared_bytes >= static_cast<int>(sizeof(WalkShared<3>))) {
-    launch_walk<3>(stream, runs, run_count, sizes, delta_layer, head_chunks, key_chunks, o);
+    launch_walk<3>(stream, runs, run_count, sizes, delta_layer, head_chunks, tiles, o);
   } else {
-    launch_walk<1>(stream, runs, run_count, sizes, delta_layer, head_chunks, key_chunks, o);
+    launch_walk<1>(stream, runs, run_count, sizes, delta_layer, head_chunks, tiles, o);
   }
   launch(append_window, dim3((sizes.channels + kThreads - 1) / kThreads, run_count), dim3(kThreads), 0, stream, qkv,
          runs, sizes, delta_layer);

@@ -51,7 +51,8 @@ __device__ __forceinline__ void add_shuffled(float4& v, int offset) {
   v.w += __shfl_xor_sync(0xffffffff, v.w, offset);
 }
 
-// Grid: (slices, v_heads, runs).
+// Grid: (slices, v_heads, runs). kSteps: all runs have one row; else the long ones are left out.
+template <bool kSteps>
 __global__ void __launch_bounds__(kThreads) scan(const float* qkv, const float* a, const float* b, DeltaWeights w,
                                                  const DeviceRun* runs, StateSizes sizes, int layer, float* o) {
   __shared__ float q[kGdnDim], k[kGdnDim], v[kColumns], squares[kWarps];
@@ -59,7 +60,8 @@ __global__ void __launch_bounds__(kThreads) scan(const float* qkv, const float* 
   const int thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
   const int slice = blockIdx.x, head = blockIdx.y;
   const DeviceRun run = runs[blockIdx.z];
-  if (run.count >= kChunkedRows) return;
+  const int count = kSteps ? 1 : run.count;
+  if (count >= kChunkedRows) return;
   const int group = sizes.v_heads / sizes.k_heads, k_head = head / group;
   const int quad = thread % kQuads, first_row = thread / kQuads;
 
@@ -79,18 +81,18 @@ __global__ void __launch_bounds__(kThreads) scan(const float* qkv, const float* 
   const float* inputs = qkv + size_t(run.row) * sizes.channels;
   float input = inputs[c], v_input = warp == 0 ? inputs[v_channel] : 0;
   float a_in = a[size_t(run.row) * sizes.v_heads + head], b_in = b[size_t(run.row) * sizes.v_heads + head];
-  if (run.count == 1) {  // the row of the ring that nobody reads now; longer runs: delta_chunk.cu
+  if (count == 1) {  // the row of the ring that nobody reads now; longer runs: delta_chunk.cu
     if (head % group == 0 && dim / kColumns == slice) *window_of(run, sizes, layer, run.position, c) = input;
     if (warp == 0) *window_of(run, sizes, layer, run.position, v_channel) = v_input;
   }
-  for (int i = 0; i < run.count; ++i) {
+  for (int i = 0; i < count; ++i) {
     const float y = mine.next(input);
     (part == 0 ? q : k)[dim] = y;
     if (warp == 0) v[lane] = v_mine.next(v_input);
     const float square = warp_sum(y * y);
     if (lane == 0) squares[warp] = square;
     const float alpha = expf(log_decay(a_in, A_log, dt_bias)), beta = sigmoid(b_in);
-    if (i + 1 < run.count) {
+    if (i + 1 < count) {
       const size_t next = run.row + i + 1;
       input = qkv[next * sizes.channels + c];
       if (warp == 0) v_input = qkv[next * sizes.channels + v_channel];
@@ -171,12 +173,22 @@ __global__ void __launch_bounds__(kNormWarps* kWarp)
   reinterpret_cast<uint2*>(y)[at] = make_uint2(bits(low), bits(high));
 }
 
+template <bool kSteps>
+void launch_scan(Stream stream, const float* qkv, const float* a, const float* b, const DeltaWeights& w,
+                 const DeviceRun* runs, int run_count, const StateSizes& sizes, int layer, float* o) {
+  launch(scan<kSteps>, dim3(kSlices, sizes.v_heads, run_count), dim3(kThreads), 0, stream, qkv, a, b, w, runs, sizes,
+         layer, o);
+}
+
 }  // namespace
 
 void delta_step(Stream stream, const float* qkv, const float* a, const float* b, const DeltaWeights& w,
                 const DeviceRun* runs, int run_count, const StateSizes& sizes, int delta_layer, float* o) {
-  launch(scan, dim3(kSlices, sizes.v_heads, run_count), dim3(kThreads), 0, stream, qkv, a, b, w, runs, sizes,
-         delta_layer, o);
+  launch_scan<true>(stream, qkv, a, b, w, runs, run_count, sizes, delta_layer, o);
+}
+void delta_short_runs(Stream stream, const float* qkv, const float* a, const float* b, const DeltaWeights& w,
+                      const DeviceRun* runs, int run_count, const StateSizes& sizes, int delta_layer, float* o) {
+  launch_scan<false>(stream, qkv, a, b, w, runs, run_count, sizes, delta_layer, o);
 }
 
 void gated_rmsnorm(Stream stream, const float* o, const float* z, const float* gamma, float eps, int m, int v_heads,

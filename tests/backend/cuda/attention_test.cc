@@ -108,7 +108,7 @@ TEST(CudaAttention, StepAtEveryEdge) {
     const std::vector<std::vector<int>> passes = {{0},    {1},        {14, 15, 16, 17}, {62, 63, 64, 65, 127, 128, 0},
                                                   {1000}, {511, 3000}};
     for (const auto& positions : passes) {
-      for (const int splits : {1, 3, 66}) {
+      for (const int splits : {1, 3, 132}) {
         Sequences s(c, static_cast<int>(positions.size()), 80, 11 * heads + splits);
         std::vector<Sequences::Rows> rows;
         for (size_t i = 0; i < positions.size(); ++i) {
@@ -176,13 +176,48 @@ TEST(CudaAttention, RowsAtEveryEdge) {
   }
 }
 
+// A captured launch is replayed while positions grow across tiles, pages and numbers of parts with work.
+TEST(CudaAttention, CapturedStepsFollowThePositions) {
+  const int layer = 0, splits = 6;
+  const ModelConfig c = config(16, 2);
+  Sequences s(c, 2, 20, 5);
+  std::vector<Sequences::Rows> rows = {{0, 1, 60}, {1, 1, 250}};
+  for (const auto& r : rows) {
+    s.fill(r.sequence, layer, r.position);
+    s.reserve(r.sequence, r.position + 80);
+  }
+  Case t(s, c, 2);
+  DeviceArray<float> scratch(cuda::attend_step_scratch(2, c.heads, splits));
+  DeviceArray<cuda::DeviceRun> runs(2);
+  runs.set(s.runs(rows).get());
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t replay;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  cuda::attend_step(stream, t.device_qg.data(), t.device_k.data(), t.device_v.data(), t.norm(c), runs.data(), 2,
+                    s.sizes, s.shape.slot[layer], s.pool.data(), splits, scratch.data(), t.o.data());
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  for (int step = 0; step < 75; ++step) {
+    runs.set(s.runs(rows).get());
+    ASSERT_EQ(cudaGraphLaunch(replay, stream), cudaSuccess);
+    const auto want = t.want(c, s.batch(), layer);
+    ASSERT_LE(nmse(floats(t.o.get()), want), kBf16) << "step " << step;
+    for (auto& r : rows) ++r.position;
+  }
+  cudaGraphExecDestroy(replay);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
 TEST(CudaAttention, SplitsFillTheDeviceAndNoMore) {
-  EXPECT_EQ(cuda::attend_step_splits(1, 2, 131072, 132), 66);
+  EXPECT_EQ(cuda::attend_step_splits(1, 2, 131072, 132), 132);
   EXPECT_EQ(cuda::attend_step_splits(1, 2, 64, 132), 1);
   EXPECT_EQ(cuda::attend_step_splits(1, 2, 65, 132), 2);
-  EXPECT_EQ(cuda::attend_step_splits(64, 2, 131072, 132), 1);
+  EXPECT_EQ(cuda::attend_step_splits(64, 2, 131072, 132), 2);
   EXPECT_EQ(cuda::attend_step_splits(200, 2, 131072, 132), 1);
-  EXPECT_EQ(cuda::attend_step_splits(1, 1, 1 << 20, 1000), 128);
+  EXPECT_EQ(cuda::attend_step_splits(1, 1, 1 << 20, 1000), 256);
 }
 
 }  // namespace
