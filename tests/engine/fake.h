@@ -30,7 +30,8 @@ inline std::string json_string(std::string_view text) {
   return out + "\"";
 }
 
-inline Tokenizer byte_tokenizer() {
+// markers: false leaves the bytes alone, for a model with 256 rows.
+inline Tokenizer byte_tokenizer(bool with_markers = true) {
   std::string vocab, added;
   int next = 0x100;
   for (int b = 0; b < 256; ++b) {
@@ -45,6 +46,7 @@ inline Tokenizer byte_tokenizer() {
       {"</tool_call>", false}, {"<tool_response>", false}, {"</tool_response>", false}};
   int32_t id = kImStart;
   for (const auto& [text, special] : markers) {
+    if (!with_markers) break;
     added += fmt::format(R"({}{{"id":{},"content":"{}","special":{}}})", id > kImStart ? "," : "", id, text, special);
     ++id;
   }

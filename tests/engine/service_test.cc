@@ -370,6 +370,82 @@ TEST(Service, FlushesAfterEachPass) {
   EXPECT_EQ(sink->log, "pp.pd.d.dd!") << "the prompt begins, two passes read it; the last delta is the text's rest";
 }
 
+// The reference does not round, whatever passes a token shares: so what was restored, forked, shared or cut short must
+// give every later answer as if nothing had been before it.
+TEST(Service, AnswersAfterForksAndCancelsAreThoseOfAColdRun) {
+  RunnerOptions options;
+  options.backend = RunnerOptions::Backend::kReference;
+  options.context = 512;
+  options.sequences = 16;
+  options.chunk = 32;
+  const auto open = [&] {
+    auto runner = open_runner(CALLA_SOURCE_DIR "/tests/goldens/rand-mlx4", options);
+    EXPECT_TRUE(runner) << runner.error().message;
+    return Model(
+        {"random", byte_tokenizer(false), ChatTemplate(ChatTemplate::Version::kQwen36), {}, {}, *std::move(runner)});
+  };
+  Model model = open(), cold_model = open();
+  const uint64_t state = model.runner().state_bytes();
+  // So few snapshots that they come and go.
+  auto service =
+      Service::start(model, {.running = 4, .shared_chunk = 16, .snapshot_bytes = 8 * state + 64 * 1024}).value();
+  Random random(7);
+  const auto below = [&](int n) { return static_cast<int>(random.below(n)); };
+  struct Asked {
+    ServiceRequest request;
+    std::shared_ptr<CollectingSink> sink;
+  };
+  std::vector<Asked> asked;
+  std::vector<std::vector<int32_t>> paths = {{}};  // prompts with their answers
+  for (int round = 0; round < 10; ++round) {
+    std::vector<Asked> together;
+    for (int i = 0; i < 6; ++i) {
+      // Goes on from the end of a recent path, or from anywhere on it.
+      const size_t recent = std::min<size_t>(paths.size(), 12);
+      std::vector<int32_t> prompt = paths[paths.size() - 1 - below(static_cast<int>(recent))];
+      if (prompt.size() > 150) prompt.resize(100);
+      if (below(3) == 0) prompt.resize(below(static_cast<int>(prompt.size()) + 1));
+      for (int n = 1 + below(40); n > 0; --n) prompt.push_back(below(256));
+      ServiceRequest r = request_of(std::move(prompt), 1 + below(12));
+      for (int at = below(60); at < static_cast<int>(r.prompt.size()); at += 1 + below(60)) r.boundaries.push_back(at);
+      std::erase(r.boundaries, 0);
+      r.side = below(4) == 0;
+      r.options.sampling.logprobs = 0;
+      uint64_t ticket = 0;
+      auto sink = submit(*service, r, &ticket);
+      if (below(4) == 0) {
+        if (below(2) == 0) sink->wait_for_prompt();
+        service->cancel(ticket);
+      }
+      together.push_back({std::move(r), std::move(sink)});
+    }
+    for (Asked& a : together) {
+      const auto g = a.sink->wait();
+      ASSERT_TRUE(g) << g.error().message;
+      paths.push_back(a.request.prompt);
+      for (const Sampled& t : g->tokens) paths.back().push_back(t.id);
+      asked.push_back(std::move(a));
+    }
+  }
+  int finished = 0, cancelled = 0, restored = 0;
+  for (const Asked& a : asked) {
+    const Generation warm = a.sink->wait().value();
+    (warm.finish == FinishReason::kCancelled ? cancelled : finished)++;
+    restored += warm.reused_tokens > 0;
+    if (warm.tokens.empty()) continue;
+    auto sequence = cold_model.runner().start();
+    const Generation cold = generate(cold_model, **sequence, a.request.prompt, a.request.options).value();
+    for (size_t i = 0; i < warm.tokens.size(); ++i) {
+      ASSERT_EQ(warm.tokens[i].id, cold.tokens.at(i).id) << "token " << i << " after " << warm.reused_tokens << " of "
+                                                         << a.request.prompt.size() << " from a snapshot";
+      ASSERT_NEAR(warm.tokens[i].logprob, cold.tokens[i].logprob, 1e-5);
+    }
+  }
+  EXPECT_GT(finished, 35);
+  EXPECT_GT(cancelled, 3);
+  EXPECT_GT(restored, 20);
+}
+
 // A long prompt holds a stream up by one chunk at most, and short prompts go first.
 TEST(Service, LongPromptsComeInChunksBetweenTheTokens) {
   std::mutex mutex;
