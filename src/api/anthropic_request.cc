@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -103,7 +104,17 @@ class Reader {
     return {};
   }
 
-  // Results of tools are messages of their own, in the order of the blocks.
+  // Whether the first line of a result says that it is an error, as in "<tool_use_error>" and "TypeError: …".
+  static bool speaks_of_error(const ChatMessage& result) {
+    std::string line = result.content.empty() ? "" : result.content.front().text;
+    line.resize(std::min(line.find('\n'), line.size()));
+    std::ranges::transform(line, line.begin(),
+                           [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    return line.find("error") != line.npos;
+  }
+
+  // Results of tools are messages of their own, in the order of the blocks. The template has no place for is_error, so
+  // the text says it.
   Result<void> read_user(const Json& content, const std::string& path) {
     ChatMessage user;
     if (!content.is_array()) {
@@ -118,6 +129,11 @@ class Reader {
       ChatMessage result;
       result.role = ChatRole::kTool;
       CALLA_TRY(read_parts(json_member(block, "content"), at + ".content", result.content));
+      bool is_error = false;
+      CALLA_TRY(read_flag(block, "is_error", is_error, at + "."));
+      if (is_error && !speaks_of_error(result)) {
+        result.content.insert(result.content.begin(), {ChatPart::Kind::kText, "Error: "});
+      }
       out_.conversation.messages.push_back(std::move(result));
       said = true;
       return {};

@@ -162,7 +162,7 @@ TEST(Anthropic, AgentsConversation) {
   EXPECT_EQ(c.messages[3].tool_calls[0].arguments[1].value, "5");
   EXPECT_EQ(c.messages[4].role, ChatRole::kTool);
   EXPECT_EQ(text(4), "hello");
-  EXPECT_TRUE(text(5).starts_with("no path["));
+  EXPECT_TRUE(text(5).starts_with("Error: no path["));
   EXPECT_EQ(c.messages[6].role, ChatRole::kUser);
   EXPECT_EQ(c.tools.size(), 2u);
   EXPECT_EQ(
@@ -172,6 +172,38 @@ TEST(Anthropic, AgentsConversation) {
   EXPECT_TRUE(request->hide_thinking);
   EXPECT_EQ(request->thinking_budget, 8192);
   EXPECT_EQ(request->options.max_tokens, 32000);
+}
+
+// A result that is an error says so, once.
+TEST(Anthropic, ErrorsOfToolsAreSeen) {
+  const auto result = [](const std::string& members) {
+    return parse_messages(R"({"messages":[{"role":"user","content":"Go."},
+      {"role":"assistant","content":[{"type":"tool_use","id":"t","name":"read","input":{}}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"t",)" +
+                              members + "}]}]}",
+                          {});
+  };
+  const auto text = [&](const std::string& members) {
+    const auto request = result(members);
+    EXPECT_TRUE(request) << members;
+    std::string all;
+    for (const ChatPart& p : request->conversation.messages.at(2).content) all += p.text;
+    return all;
+  };
+  EXPECT_EQ(text(R"("is_error":true,"content":"no path")"), "Error: no path");
+  EXPECT_EQ(text(R"("is_error":true)"), "Error: ");
+  EXPECT_EQ(text(R"("is_error":true,"content":[{"type":"text","text":"Exit code 1\nTypeError"}])"),
+            "Error: Exit code 1\nTypeError");
+  for (const char* says : {"<tool_use_error>no path</tool_use_error>", "ERROR 5", "TypeError: x"}) {
+    EXPECT_EQ(text(R"("is_error":true,"content":")" + std::string(says) + "\""), says);
+  }
+  for (const char* no : {R"("is_error":false,"content":"fine")", R"("is_error":null,"content":"fine")"}) {
+    EXPECT_EQ(text(no), "fine");
+  }
+  const auto wrong = result(R"("is_error":"yes","content":"x")");
+  ASSERT_FALSE(wrong);
+  EXPECT_EQ(wrong.error().status, 400);
+  EXPECT_NE(wrong.error().message.find("messages[2].content[0].is_error"), std::string::npos) << wrong.error().message;
 }
 
 // The same text as a string and as blocks is the same prompt.
