@@ -174,6 +174,7 @@ class Reader {
                          if (!schema.is_object()) return wrong_type(path + ".input_schema", "an object", schema);
                          const Json& name = json_member(tool, "name");
                          if (!name.is_string()) return wrong_type(path + ".name", "a string", name);
+                         CALLA_TRY(read_strict(tool, path + ".", out_));
                          out_.conversation.tools.push_back(tool_line(name, json_member(tool, "description"), schema));
                          return {};
                        });

@@ -23,6 +23,9 @@ Result<void> read(const Json& request, const ApiDefaults& defaults, ApiRequest& 
   CALLA_TRY(read_stream_options(request, out));
   CALLA_TRY(read_tool_choice(json_member(request, "tool_choice"), "function",
                              "{\"type\": \"function\", \"function\": {\"name\": …}}", out));
+  CALLA_TRY(each_object(json_member(request, "tools"), "tools", [&](const Json& tool, const std::string& path) {
+    return read_strict(json_member(tool, "function"), path + ".function.", out);
+  }));
   CALLA_TRY(read_flag(request, "parallel_tool_calls", out.parallel_tool_calls));
   CALLA_TRY(read_format(json_member(request, "response_format"), "response_format", "json_schema", out));
   CALLA_TRY(read_effort(json_member(request, "reasoning_effort"), "reasoning_effort", out));

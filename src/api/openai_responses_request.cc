@@ -189,6 +189,7 @@ class Reader {
                          if (json_member(tool, "type") != "function") return {};
                          const Json& name = json_member(tool, "name");
                          if (!name.is_string()) return wrong_type(path + ".name", "a string", name);
+                         CALLA_TRY(read_strict(tool, path + ".", out_));
                          out_.conversation.tools.push_back(
                              tool_line(name, json_member(tool, "description"), json_member(tool, "parameters")));
                          return {};

@@ -136,6 +136,13 @@ Result<void> read_tool_choice(const Json& choice, const char* function, std::str
   return {};
 }
 
+Result<void> read_strict(const Json& function, std::string_view in, ApiRequest& out) {
+  bool strict = false;
+  CALLA_TRY(read_flag(function, "strict", strict, in));
+  if (strict) out.strict_tools.emplace(json_text(json_member(function, "name")));
+  return {};
+}
+
 std::string tool_line(const Json& name, const Json& description, const Json& parameters) {
   Json function = {{"name", name}};
   if (!description.is_null()) function["description"] = description;

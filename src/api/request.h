@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,8 @@ struct ApiRequest {
   bool include_usage = false;  // at the end of a stream
   int thinking_budget = -1;    // as in ServiceRequest
   ToolChoice tool_choice = ToolChoice::kAuto;
-  std::string tool;  // kRequired: the one that must be called; "": any
+  std::string tool;                                 // kRequired: the one that must be called; "": any
+  std::set<std::string, std::less<>> strict_tools;  // whose calls must be all that their schemas say
   bool parallel_tool_calls = true;
   AnswerFormat format = AnswerFormat::kText;
   std::shared_ptr<const nlohmann::ordered_json> schema;  // of kJsonSchema
@@ -94,6 +96,9 @@ Result<void> read_format(const nlohmann::ordered_json& format, const std::string
 // that is null, in itself. `object` shows the form of that object in the message of an error.
 Result<void> read_tool_choice(const nlohmann::ordered_json& choice, const char* function, std::string_view object,
                               ApiRequest& out);
+
+// Whether a tool is strict; `in` is the place of `function` and ends with a dot.
+Result<void> read_strict(const nlohmann::ordered_json& function, std::string_view in, ApiRequest& out);
 
 // A tool as the template prints it, from the parts that the APIs name differently. Null members are left out.
 std::string tool_line(const nlohmann::ordered_json& name, const nlohmann::ordered_json& description,

@@ -377,6 +377,7 @@ Result<std::shared_ptr<const Grammar>> Api::grammar(const ApiRequest& request) {
   std::string key = fmt::format("{} {} {}\n", must_call, request.parallel_tool_calls, request.tool);
   if (request.format != AnswerFormat::kText) key += request.schema != nullptr ? python_json(*request.schema) : "object";
   for (const std::string& tool : request.conversation.tools) key.append("\n").append(tool);
+  for (const std::string& name : request.strict_tools) key.append("\n").append(name);
   {
     const std::lock_guard lock(grammars_mutex_);
     const auto known =
@@ -407,7 +408,8 @@ Result<std::shared_ptr<const Grammar>> Api::compile(const ApiRequest& request) c
     const std::string_view name = json_text(json_member(function, "name"));
     if (!request.tool.empty() && name != request.tool) continue;
     const Json& parameters = json_member(function, "parameters");
-    allowed.push_back({std::string(name), parameters.is_null() ? nullptr : &parameters});
+    allowed.push_back(
+        {std::string(name), parameters.is_null() ? nullptr : &parameters, request.strict_tools.contains(name)});
   }
   return Grammar::tool_calls(vocabulary_, allowed, request.parallel_tool_calls, answer);
 }

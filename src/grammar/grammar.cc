@@ -71,7 +71,7 @@ Result<std::shared_ptr<const Grammar>> Grammar::json_schema(std::shared_ptr<cons
     return invalid(fmt::format("the schema is nested deeper than {}", kMaxJsonDepth));
   ProgramBuilder builder;
   JsonParts parts(builder, std::nullopt);
-  SchemaCompiler compiler(parts, schema, "");
+  SchemaCompiler compiler(parts, schema, "", true);
   parts.add_rule("#", false, [&](uint32_t end) -> Result<uint32_t> {
     CALLA_ASSIGN(const uint32_t value, compiler.root_value(end));
     return line_ends(builder, value);
@@ -110,7 +110,7 @@ Result<std::shared_ptr<const Grammar>> Grammar::tool_calls(std::shared_ptr<const
       if (deeper_than(schema, kMaxJsonDepth)) {
         return invalid(fmt::format("the parameters of {} are nested deeper than {}", tool.name, kMaxJsonDepth));
       }
-      compilers.emplace_back(parts, schema, fmt::format("tool {}: ", tool.name));
+      compilers.emplace_back(parts, schema, fmt::format("tool {}: ", tool.name), tool.strict);
       CALLA_ASSIGN(const uint32_t parameters, compilers.back().root_parameters(end));
       ways.push_back(b.literal(tool.name, b.literal(">\n", parameters)));
       if (b.full()) break;
@@ -126,7 +126,7 @@ Result<std::shared_ptr<const Grammar>> Grammar::tool_calls(std::shared_ptr<const
     }
     const uint32_t calls = b.call(call, more);
     if (answer == nullptr) return line_ends(b, calls);
-    compilers.emplace_back(parts, *answer, "");
+    compilers.emplace_back(parts, *answer, "", true);
     CALLA_ASSIGN(const uint32_t document, compilers.back().root_value(end));
     return line_ends(b, b.split({calls, document}));
   });

@@ -21,6 +21,8 @@ struct GrammarProgram;
 struct GrammarTool {
   std::string name;                                    // without '<', '>' and line ends
   const nlohmann::ordered_json* parameters = nullptr;  // the schema of its arguments; null: none
+  // False: what the grammar cannot express is left out, down to the type of a value, rather than refused.
+  bool strict = true;
 };
 
 // Every document that a grammar allows is one that its schema accepts, and every start that it allows can be completed.
@@ -61,7 +63,7 @@ class Grammar {
   //
   // Strings are written as they are, and hold no marker of this form; other values are JSON. Errors: no tools, a name
   // that cannot be written, a tokenizer without the two control tokens, and what json_schema refuses, for the
-  // parameters.
+  // parameters of strict tools.
   static Result<std::shared_ptr<const Grammar>> tool_calls(std::shared_ptr<const GrammarVocabulary> vocabulary,
                                                            std::span<const GrammarTool> tools, bool parallel,
                                                            const nlohmann::ordered_json* answer = nullptr);

@@ -112,7 +112,7 @@ bool is_of(uint8_t have, uint8_t wanted) {
   return (have & wanted) != 0 || (have == kInteger && (wanted & kNumber) != 0);
 }
 
-const Json kTrue = true, kFalse = false;
+const Json kTrue = true, kFalse = false, kAnything = Json::object();
 
 }  // namespace
 
@@ -120,8 +120,8 @@ struct SchemaCompiler::Made {
   Json schema;
 };
 
-SchemaCompiler::SchemaCompiler(JsonParts& parts, const Json& root, std::string name)
-    : parts_(parts), b_(parts.builder()), root_(root), name_(std::move(name)) {}
+SchemaCompiler::SchemaCompiler(JsonParts& parts, const Json& root, std::string name, bool strict)
+    : parts_(parts), b_(parts.builder()), root_(root), name_(std::move(name)), strict_(strict) {}
 SchemaCompiler::~SchemaCompiler() = default;
 
 tl::unexpected<Error> SchemaCompiler::error(const Place& place, std::string_view keyword, std::string_view what) const {
@@ -203,6 +203,7 @@ Result<SchemaCompiler::Place> SchemaCompiler::resolved(Place place) const {
 // ---- Keywords ----
 
 Result<void> SchemaCompiler::check_keywords(const Place& place) const {
+  if (!strict_) return {};
   for (const std::string_view keyword : kRefused) {
     if (place.schema->contains(keyword)) return error(place, keyword, "is not supported");
   }
@@ -260,6 +261,32 @@ Result<uint32_t> SchemaCompiler::size(const Place& place, std::string_view keywo
 // ---- Values ----
 
 Result<uint32_t> SchemaCompiler::value(const Place& place, ValueForm form, uint32_t next) {
+  const int depth = merge_depth_;
+  Result<uint32_t> exact = exact_value(place, form, next);
+  if (exact || strict_) return exact;
+  merge_depth_ = depth;
+  return exact_value(loosened(place), form, next);
+}
+
+// What is left of a schema that cannot be expressed: types, and what is in an object; its parts are loosened on their
+// own.
+SchemaCompiler::Place SchemaCompiler::loosened(const Place& place) {
+  const Json& schema = *place.schema;
+  if (!schema.is_object() || !types(place)) return {&kTrue, place.pointer};
+  const auto [known, is_new] = loosened_.try_emplace(&schema, nullptr);
+  if (!is_new) return {known->second, place.pointer};
+  Json out = Json::object();
+  for (const char* keyword : {"type", "properties", "required", "additionalProperties", "patternProperties", "items"}) {
+    if (schema.contains(keyword)) out[keyword] = schema[keyword];
+  }
+  // What is left out may name further properties.
+  if (out.contains("properties") || out.contains("additionalProperties")) out["additionalProperties"] = true;
+  made_.push_back({std::move(out)});
+  known->second = &made_.back().schema;
+  return {known->second, place.pointer};
+}
+
+Result<uint32_t> SchemaCompiler::exact_value(const Place& place, ValueForm form, uint32_t next) {
   if (b_.full()) return 0;
   const Json& schema = *place.schema;
   if (schema.is_boolean()) {
@@ -319,7 +346,9 @@ Result<uint32_t> SchemaCompiler::typed(const Place& place, Types type, ValueForm
   const auto [known, is_new] = containers_.try_emplace(key, 0);
   if (is_new) {
     known->second = parts_.add_rule(name_ + place.pointer, true, [this, place, type](uint32_t end) {
-      return type == kArray ? array(place, end) : object(place, end);
+      const auto made = [&](const Place& at) { return type == kArray ? array(at, end) : object(at, end); };
+      const Result<uint32_t> exact = made(place);
+      return exact || strict_ ? exact : made({&kAnything, place.pointer});
     });
   }
   return b_.call(known->second, next);
@@ -334,7 +363,7 @@ Result<uint32_t> SchemaCompiler::choice(const Place& place, std::string_view key
   const bool alone = assertions(rest) == 0;
   std::vector<Place> parts;
   for (size_t i = 0; i < list.size(); ++i) parts.push_back(child(place, keyword, i));
-  if (keyword == "oneOf") CALLA_TRY(check_disjoint(place, parts));
+  if (keyword == "oneOf" && strict_) CALLA_TRY(check_disjoint(place, parts));
   if (!alone) {
     made_.push_back({std::move(rest)});
     const Place beside{&made_.back().schema, place.pointer};
@@ -602,6 +631,7 @@ Result<SchemaCompiler::Object> SchemaCompiler::read_object(const Place& place) c
   } else if (out.properties.empty()) {
     out.others = Place{&kTrue, place.pointer};
   }
+  if (schema.contains("patternProperties")) out.others = Place{&kTrue, place.pointer};  // left out
   if (const auto it = schema.find("required"); it != schema.end()) {
     for (const Json& name : *it) {
       if (!named.insert(name.get<std::string>()).second) continue;
@@ -717,12 +747,14 @@ Result<uint32_t> SchemaCompiler::array(const Place& place, uint32_t next) {
 // ---- Tool calls ----
 
 Result<uint32_t> SchemaCompiler::root_parameters(uint32_t next) {
-  CALLA_ASSIGN(const Place place, resolved({&root_, "#"}));
+  CALLA_ASSIGN(Place place, resolved({&root_, "#"}));
   if (place.schema->is_boolean()) return value(place, ValueForm::kJson, next);
   if (!place.schema->is_object()) return error(place, "", "must be the schema of an object");
   CALLA_TRY(check_keywords(place));
   for (const std::string_view keyword : {"anyOf", "oneOf", "allOf", "enum", "const"}) {
-    if (place.schema->contains(keyword)) return error(place, keyword, "is not supported for the parameters of a tool");
+    if (!place.schema->contains(keyword)) continue;
+    if (strict_) return error(place, keyword, "is not supported for the parameters of a tool");
+    place = loosened(place);
   }
   CALLA_ASSIGN(const Types wanted, types(place));
   if (wanted != 0 && (wanted & kObject) == 0)

@@ -22,7 +22,8 @@ namespace calla {
 class SchemaCompiler {
  public:
   // name: before the place, in errors and in the names of rules. root must outlive the compiler.
-  SchemaCompiler(JsonParts& parts, const nlohmann::ordered_json& root, std::string name);
+  // strict: what cannot be expressed is an error; otherwise it is left out.
+  SchemaCompiler(JsonParts& parts, const nlohmann::ordered_json& root, std::string name, bool strict);
   ~SchemaCompiler();
   SchemaCompiler(const SchemaCompiler&) = delete;
   SchemaCompiler& operator=(const SchemaCompiler&) = delete;
@@ -55,6 +56,8 @@ class SchemaCompiler {
   Place child(const Place& place, std::string_view keyword, size_t index) const;
 
   Result<uint32_t> value(const Place& place, ValueForm form, uint32_t next);
+  Result<uint32_t> exact_value(const Place& place, ValueForm form, uint32_t next);
+  Place loosened(const Place& place);
   Result<uint32_t> choice(const Place& place, std::string_view keyword, ValueForm form, uint32_t next);
   Result<uint32_t> constants(const Place& place, ValueForm form, uint32_t next);
   Result<uint32_t> typed(const Place& place, Types type, ValueForm form, uint32_t next);
@@ -78,8 +81,10 @@ class SchemaCompiler {
   ProgramBuilder& b_;
   const Json& root_;
   std::string name_;
+  const bool strict_;
   std::map<std::pair<const Json*, ValueForm>, uint32_t> references_;
   std::map<std::pair<const Json*, bool>, uint32_t> containers_;  // arrays and objects
+  std::map<const Json*, const Json*> loosened_;
   struct Made;
   std::deque<Made> made_;  // merged schemas
   size_t merged_values_ = 0;

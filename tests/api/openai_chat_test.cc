@@ -219,6 +219,7 @@ TEST(OpenAiChat, Refusals) {
       {kHi + R"(,"logit_bias":[])", "logit_bias", "an object"},
       {kHi + R"(,"stream_options":true)", "stream_options", "an object"},
       {kHi + R"(,"stream_options":{"include_usage":1})", "stream_options.include_usage", "true or false"},
+      {kHi + R"(,"tools":[{"function":{"name":"f","strict":1}}])", "tools[0].function.strict", "true or false"},
       {kHi + R"(,"tools":{})", "tools", "an array"},
       {kHi + R"(,"tool_choice":"required")", "tool_choice", "no tools"},
       {kHi + "," + kTools + R"(,"tool_choice":"always")", "tool_choice", "auto"},

@@ -234,6 +234,32 @@ TEST_F(SessionOfBud, AnswersKeepToASchema) {
   }
 }
 
+// What a grammar cannot express is left out, unless the tool is strict. The same tools, so that nobody gets the other's
+// grammar.
+TEST_F(SessionOfBud, OnlyStrictToolsRefuseWhatCannotBeExpressed) {
+  TestApi api(open());
+  const std::string schema =
+      R"({"type":"object","properties":{"n":{"type":"integer","not":{"const":3}}},"required":["n"]})";
+  for (const char* strict : {"false", "true", "false"}) {
+    const std::string rest = fmt::format(R"("name":"f","strict":{},"parameters":{})", strict, schema);
+    const std::pair<ApiKind, std::string> requests[] = {
+        {ApiKind::kChat,
+         R"("messages":[{"role":"user","content":"Hi"}],"tool_choice":"required","max_tokens":60,"tools":[{"type":"function","function":{)" +
+             rest + "}}]"},
+        {ApiKind::kResponses,
+         R"("input":"Hi","tool_choice":"required","max_output_tokens":60,"tools":[{"type":"function",)" + rest + "}]"},
+        {ApiKind::kMessages,
+         fmt::format(
+             R"("messages":[{{"role":"user","content":"Hi"}}],"tool_choice":{{"type":"any"}},"max_tokens":60,"tools":[{{"name":"f","strict":{},"input_schema":{}}}])",
+             strict, schema)}};
+    for (const auto& [kind, body] : requests) {
+      const Answered a = api.ask(kind, "{" + body + "}");
+      EXPECT_EQ(a.status, std::string_view(strict) == "true" ? 400 : 200) << a.bytes;
+      EXPECT_EQ(a.bytes.find("#/properties/n/not is not supported") != std::string::npos, a.status == 400) << a.bytes;
+    }
+  }
+}
+
 // Tools that may be called and an answer that must be JSON: one or the other.
 TEST_F(SessionOfBud, ASchemaBesideTools) {
   TestApi api(open());

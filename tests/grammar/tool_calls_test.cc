@@ -118,6 +118,56 @@ TEST(ToolCalls, NameWhatTheyRefuse) {
   EXPECT_EQ(error("f", R"({})"), "");
 }
 
+// Real agents send such schemas. What can be expressed still holds.
+TEST(ToolCalls, LeaveOutWhatTheyCannotExpress) {
+  const auto accepts = [](std::string_view schema, std::string_view arguments, bool strict = false) -> Result<bool> {
+    const Json json = *parse_json(schema);
+    const GrammarTool tool{"f", &json, strict};
+    CALLA_ASSIGN(const auto g, Grammar::tool_calls(vocabulary(), {&tool, 1}, false));
+    std::vector<int32_t> ids = {*vocabulary()->tool_call};
+    tokenizer().encode("\n<function=f>\n" + std::string(arguments) + "</function>\n", ids);
+    ids.push_back(*vocabulary()->tool_call_end);
+    GrammarMatcher m(g);
+    return std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return m.accept(id); }) && m.can_end();
+  };
+  const auto a = [](std::string_view value) { return "<parameter=a>\n" + std::string(value) + "\n</parameter>\n"; };
+  struct Case {
+    std::string schema, good, bad;  // of `a`
+  };
+  const Case cases[] = {
+      {R"({"type":"integer","not":{"const":1}})", "5", "x"},
+      {R"({"type":"object","patternProperties":{"^x":{}},"additionalProperties":false})", R"({"x1": 1})", "5"},
+      {R"({"type":"object","properties":{"b":{"type":"integer"}},"required":["b"],"minProperties":1})", R"({"b": 1})",
+       "{}"},
+      {R"({"type":"array","items":{"type":"integer"},"uniqueItems":true})", "[1, 2]", R"(["x"])"},
+      {R"({"type":"array","contains":{"const":1},"minItems":"two"})", R"(["x"])", "5"},
+      {R"({"type":"integer","oneOf":[{"minimum":1},{"minimum":5}]})", "7", "0"},
+      {R"({"type":"boolean","allOf":[{"$ref":"#/nowhere"}]})", "true", "5"},
+      {R"({"type":"object","properties":{"b":{"type":"integer"}},"oneOf":[{"$ref":"#/nowhere"}]})",
+       R"({"b": 1, "c": 2})", R"({"b": "x"})"},
+      {R"({"$ref":"https://example.com/schema"})", "anything", ""},
+      {R"({"type":"string","pattern":"^(?=a).*$"})", "b", ""},
+  };
+  for (const Case& c : cases) {
+    const std::string schema = R"({"type":"object","properties":{"a":)" + c.schema + R"(},"required":["a"]})";
+    EXPECT_FALSE(accepts(schema, a(c.good), true)) << schema << " is refused where it is strict";
+    const auto good = accepts(schema, a(c.good));
+    ASSERT_TRUE(good) << good.error().message;
+    EXPECT_TRUE(*good) << schema;
+    EXPECT_TRUE(c.bad.empty() || !*accepts(schema, a(c.bad))) << schema;
+    EXPECT_FALSE(*accepts(schema, "")) << schema;
+  }
+  const auto either =
+      R"({"type":"object","properties":{"a":{"type":"integer"}},"anyOf":[{"required":["a"]},{"required":["b"]}]})";
+  EXPECT_FALSE(accepts(either, a("1"), true));
+  EXPECT_TRUE(*accepts(either, a("1")));
+  EXPECT_FALSE(*accepts(either, a("x")));
+  // Notes are no constraints, even where a tool is strict.
+  const auto notes =
+      R"({"$schema":"x","$comment":"y","properties":{"a":{"type":"integer","examples":[1],"default":2,"format":"int32","title":"t"}}})";
+  EXPECT_TRUE(*accepts(notes, a("1"), true));
+}
+
 // Beside a schema of the answer, both are allowed, and nothing else.
 TEST(ToolCalls, OrADocument) {
   const Json answer = *parse_json(
