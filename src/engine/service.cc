@@ -234,6 +234,7 @@ void Service::Impl::admit() {
       if (waiting.empty() || reserved + waiting.front()->pages > runner.pages().limit) return;
       job = std::move(waiting.front());
       waiting.pop_front();
+      ++totals.running;  // never idle in between
     }
     if (!job->sink->wanted()) {
       finish(*job, cancelled_generation(job->request));
