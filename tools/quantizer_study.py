@@ -47,9 +47,9 @@ def main():
             ids, reference = path("ids.json"), path("reference.safetensors")
             with open(ids, "w", encoding="utf-8") as file:
                 file.write(calla("tokenize", "--special", "--model", bf16, "-", text=text))
-            calla("eval", "logits", "--model", bf16, "--backend", "reference", "--chunk", "512", "--ids", ids, "--out", reference)
+            calla("eval", "logits", "--model", bf16, "--device", "reference", "--chunk", "512", "--ids", ids, "--out", reference)
             for form, model in forms.items():
-                s = json.loads(calla("eval", "compare", "--model", model, "--backend", "reference", "--chunk", "512",
+                s = json.loads(calla("eval", "compare", "--model", model, "--device", "reference", "--chunk", "512",
                                      "--reference", reference, "--json"))
                 between = lambda key, digits, scale=1: (
                     f"{s[key]['value'] * scale:.{digits}f} [{s[key]['low'] * scale:.{digits}f}, {s[key]['high'] * scale:.{digits}f}]")

@@ -120,7 +120,7 @@ void check_usage(const Options& o) {
   if (!o.svg.empty() && o.contexts.empty() && o.depth > 0) {
     throw CLI::ValidationError("--svg draws contexts: give --contexts too");
   }
-  if (o.profile && o.model.backend == "reference") {
+  if (o.profile && o.model.device == "reference") {
     throw CLI::ValidationError("--profile needs the cpu backend");
   }
 }

@@ -39,7 +39,7 @@ struct Options {
   std::string file, ids;  // the text
   std::string reference;  // saved logits
   std::string against, resume, out;
-  std::string against_backend = "reference";
+  std::string against_device = "reference";
   int window = 2048, stride = 0;
   int chunk = 64;
   bool json = false;
@@ -71,10 +71,10 @@ Result<std::vector<int32_t>> read_text(const Options& o, const fs::path& folder)
   return ids;
 }
 
-Result<std::unique_ptr<Runner>> open_eval_runner(const Options& o, const fs::path& folder, const std::string& backend,
+Result<std::unique_ptr<Runner>> open_eval_runner(const Options& o, const fs::path& folder, const std::string& device,
                                                  size_t context, size_t chunk) {
   ModelOptions model = o.model;
-  model.backend = backend;
+  model.device = device;
   RunnerOptions options = runner_options(model);
   options.context = static_cast<int>(context);
   options.chunk = options.logit_rows = static_cast<int>(chunk);
@@ -91,7 +91,7 @@ size_t rows_at_once(const Options& o) {
 Result<void> eval_logits(const Options& o) {
   CALLA_ASSIGN(const fs::path folder, model_folder(o.model.model));
   CALLA_ASSIGN(const std::vector<int32_t> ids, read_text(o, folder));
-  CALLA_ASSIGN(auto runner, open_eval_runner(o, folder, o.model.backend, ids.size(), o.chunk));
+  CALLA_ASSIGN(auto runner, open_eval_runner(o, folder, o.model.device, ids.size(), o.chunk));
   RunnerSource source(std::move(runner));
   const auto vocab = static_cast<size_t>(source.vocab());
   // Row by row: whole texts have more logits than fit in memory.
@@ -169,10 +169,10 @@ Result<void> eval_text(const Options& o, bool compare) {
   const size_t stride = std::min<size_t>(window, compare ? window : o.stride > 0 ? o.stride : (window + 1) / 2);
   RunIdentity run = {{"model", fingerprint(checkpoint)},
                      {"text", sha256_hex({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]})},
-                     {"options", fmt::format("window {}, stride {}, chunk {}, backend {} {}", window, stride, o.chunk,
-                                             o.model.backend, o.model.runner.cpu_isa)}};
+                     {"options", fmt::format("window {}, stride {}, chunk {}, device {} {}", window, stride, o.chunk,
+                                             o.model.device, o.model.runner.cpu_isa)}};
 
-  CALLA_ASSIGN(auto runner, open_eval_runner(o, folder, o.model.backend, window, o.chunk));
+  CALLA_ASSIGN(auto runner, open_eval_runner(o, folder, o.model.device, window, o.chunk));
   RunnerSource model(std::move(runner));
   Scoring scoring{
       .ids = ids, .windows = windows(ids.size(), window, stride), .rows_at_once = rows_at_once(o), .model = &model};
@@ -183,8 +183,8 @@ Result<void> eval_text(const Options& o, bool compare) {
     const std::string& against = o.against.empty() ? o.model.model : o.against;
     CALLA_ASSIGN(const fs::path other_folder, model_folder(against));
     CALLA_ASSIGN(const Checkpoint other, Checkpoint::open(other_folder));
-    run["reference"] = fmt::format("{} {}", fingerprint(other), o.against_backend);
-    CALLA_ASSIGN(auto reference, open_eval_runner(o, other_folder, o.against_backend, window, rows_at_once(o)));
+    run["reference"] = fmt::format("{} {}", fingerprint(other), o.against_device);
+    CALLA_ASSIGN(auto reference, open_eval_runner(o, other_folder, o.against_device, window, rows_at_once(o)));
     scoring.reference = &second.emplace(std::move(reference));
   }
 
@@ -196,7 +196,7 @@ Result<void> eval_text(const Options& o, bool compare) {
   const Summary summary = summarize(scores, next_bytes(folder, ids), compare);
   if (!o.json) return write_stdout(to_table(summary));
   Json json = {{"model", folder.string()},
-               {"backend", o.model.backend},
+               {"device", o.model.device},
                {"window", window},
                {"stride", stride},
                {"chunk", o.chunk}};
@@ -241,7 +241,7 @@ void add_logits(CLI::App& app, Run& run) {
   add_model(app, o->model);
   app.footer(R"(Examples:
   calla eval logits --ids ids.json --out logits.safetensors
-  calla eval logits --model DIR --backend reference text.txt --out ref.safetensors
+  calla eval logits --model DIR --device reference text.txt --out ref.safetensors
 
 Writes "logits", f32 [tokens, vocabulary], row i after tokens 0 to i, and "ids", i32 [tokens].)");
   app.callback([o, &run] {
@@ -280,7 +280,7 @@ void add_compare(CLI::App& app, Run& run) {
                  "What calla eval logits wrote, instead of a text: its ids, and logits to compare with")
       ->type_name("FILE");
   app.add_option("--against", o->against, "Compare with this model (default: the same one)")->type_name("DIR|ID");
-  app.add_option("--against-backend", o->against_backend, "What computes it: reference (default) or cpu")
+  app.add_option("--against-device", o->against_device, "What computes it: reference (default) or cpu")
       ->type_name("NAME")
       ->check(CLI::IsMember({"cpu", "reference"}));
   add_scoring_options(app, *o);
@@ -288,10 +288,10 @@ void add_compare(CLI::App& app, Run& run) {
   app.get_option("--window")->excludes(app.get_option("--reference"));
   app.get_option("--resume")->excludes(app.get_option("--reference"));
   app.get_option("--against")->excludes(app.get_option("--reference"));
-  app.get_option("--against-backend")->excludes(app.get_option("--reference"));
+  app.get_option("--against-device")->excludes(app.get_option("--reference"));
   app.footer(R"(Examples:
   calla eval compare --model DIR text.txt                                  # our kernels with 64-bit floating point
-  calla eval compare --model 4BIT --backend reference --against BF16 text.txt   # what the quantisation costs
+  calla eval compare --model 4BIT --device reference --against BF16 text.txt   # what the quantisation costs
   calla eval compare --model DIR --reference ref.safetensors               # with logits that were saved
 
 Prints the KL divergence from the reference's probabilities to ours, how often both find the same token likeliest, how

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <regex>
 #include <string>
 
 #include "engine/locate.h"
@@ -45,9 +46,16 @@ void add_model_options(CLI::App& app, ModelOptions& o) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"scalar", "avx2", "avx512", "amx", "neon", "neon-i8mm"}))
       ->group(kGroup);
-  app.add_option("--backend", o.backend, "cpu, or reference: 64-bit floating point, exact and very slow")
+  app.add_option("--device", o.device,
+                 "auto: a GPU if there is one with room for the model, else the processor; cpu; cuda or cuda:N; or "
+                 "reference: 64-bit floating point, exact and very slow")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"cpu", "reference"}))
+      ->check(CLI::Validator(
+          [](const std::string& name) {
+            static const std::regex kNames("auto|cpu|reference|cuda(:[0-9]{1,2})?");
+            return std::regex_match(name, kNames) ? std::string() : "expected auto, cpu, cuda, cuda:N or reference";
+          },
+          ""))
       ->group(kGroup);
 }
 
@@ -81,7 +89,13 @@ Result<fs::path> tokenizer_folder(const std::string& model) {
 
 RunnerOptions runner_options(const ModelOptions& options) {
   RunnerOptions runner = options.runner;
-  runner.backend = options.backend == "reference" ? RunnerOptions::Backend::kReference : RunnerOptions::Backend::kCpu;
+  using Backend = RunnerOptions::Backend;
+  const std::string& name = options.device;
+  runner.backend = name == "auto"        ? Backend::kAuto
+                   : name == "cpu"       ? Backend::kCpu
+                   : name == "reference" ? Backend::kReference
+                                         : Backend::kCuda;
+  if (const size_t colon = name.find(':'); colon != std::string::npos) runner.gpu = std::stoi(name.substr(colon + 1));
   return runner;
 }
 

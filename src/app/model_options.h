@@ -17,13 +17,13 @@ namespace calla {
 // The flags of every command that runs a model.
 struct ModelOptions {
   std::string model;  // --model as given; "" is Bud
-  std::string backend = "cpu";
+  std::string device = "auto";
   RunnerOptions runner;
 
   bool is_bud() const { return model.empty(); }
 };
 
-// Adds --model, --context, --threads, --load, --mlock, --cpu-isa and --backend.
+// Adds --model, --context, --threads, --load, --mlock, --cpu-isa and --device.
 void add_model_options(CLI::App& app, ModelOptions& options);
 
 // Adds --thinking and --no-thinking. Unset: the template's default, except that Bud is too small to think.
@@ -35,7 +35,7 @@ Result<std::filesystem::path> model_folder(const std::string& model);
 // The same for commands that read tokenizer files only: any folder will do.
 Result<std::filesystem::path> tokenizer_folder(const std::string& model);
 
-// The runner's options, with the backend that --backend names.
+// The runner's options, with the backend that --device names.
 RunnerOptions runner_options(const ModelOptions& options);
 
 Result<std::unique_ptr<Model>> open_model(const ModelOptions& options);

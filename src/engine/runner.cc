@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/pool.h"
 #include "base/progress.h"
+#include "engine/cuda_runner.h"
 #include "engine/host_backend.h"
 #include "engine/pass_runner.h"
 #include "ops/profiled_ops.h"
@@ -43,11 +44,29 @@ Result<void> check_options(const RunnerOptions& o, const ModelConfig& config) {
 // What 0 stands for. The more rows, the more tokens an expert has each time its weights are read and unpacked; that
 // pays where the threads are too many for memory to feed, and costs scratch (docs/performance.md).
 RunnerOptions complete(RunnerOptions o) {
+  if (o.backend == RunnerOptions::Backend::kCuda) return complete_for_gpu(o);
   constexpr int kManyThreads = 8;
   if (o.threads == 0) o.threads = cpu_info().cores;
   if (o.chunk == 0) o.chunk = o.threads < kManyThreads ? 512 : 2048;
   o.chunk = std::min(o.chunk, o.context);
   return o;
+}
+
+// The options complete, and for one device: what kAuto becomes. A GPU that is there and not used is worth a line.
+RunnerOptions choose_device(const RunnerModel& model, const RunnerOptions& o) {
+  if (o.backend != RunnerOptions::Backend::kAuto) return complete(o);
+  for (const Gpu& gpu : gpus()) {
+    RunnerOptions on_gpu = o;
+    on_gpu.backend = RunnerOptions::Backend::kCuda;
+    on_gpu.gpu = gpu.index;
+    on_gpu = complete(on_gpu);
+    const auto fits = check_gpu(model, on_gpu);
+    if (fits) return on_gpu;
+    if (o.load.report) fmt::print(stderr, "calla: {} is not used: {}\n", gpu.name, fits.error().message);
+  }
+  RunnerOptions on_cpu = o;
+  on_cpu.backend = RunnerOptions::Backend::kCpu;
+  return complete(on_cpu);
 }
 
 template <Ops O>
@@ -66,10 +85,15 @@ MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
 }
 
 MemoryPlan plan(const RunnerModel& model, const RunnerOptions& o) {
+  if (o.backend == RunnerOptions::Backend::kCuda) return plan_for_gpu(model, o);
   if (o.backend == RunnerOptions::Backend::kReference) return plan_for<ReferenceOps>(model, o);
   MemoryPlan p = plan_for<CpuOps>(model, o);
   p.scratch += CpuOps::scratch_bytes(model.weights.config, o.threads, o.chunk);
   return p;
+}
+
+tl::unexpected<Error> no_profile() {
+  return fail(Error::Code::kUnsupported, "only the cpu backend can be profiled");
 }
 
 template <Ops O>
@@ -84,14 +108,19 @@ std::unique_ptr<Runner> host_runner(std::unique_ptr<RunnerModel> model, std::uni
 Result<MemoryPlan> plan_memory(const std::filesystem::path& dir, const RunnerOptions& options) {
   CALLA_ASSIGN(const auto model, open_model(dir));
   CALLA_TRY(check_options(options, model->weights.config));
-  return plan(*model, complete(options));
+  return plan(*model, choose_device(*model, options));
 }
 
 Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, const RunnerOptions& wanted) {
   CALLA_ASSIGN(auto model, open_model(dir));
   const ModelConfig& config = model->weights.config;
   CALLA_TRY(check_options(wanted, config));
-  const RunnerOptions options = complete(wanted);
+  const RunnerOptions options = choose_device(*model, wanted);
+  if (options.backend == RunnerOptions::Backend::kCuda) {
+    if (options.profile != nullptr) return no_profile();
+    model->pool = std::make_unique<Pool>(options.threads);
+    return open_cuda_runner(std::move(model), options);
+  }
   const uint64_t needed = plan(*model, options).anonymous();
   if (const uint64_t available = available_memory(); needed > available) {
     return fail(Error::Code::kMemory,
@@ -102,7 +131,7 @@ Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, co
   model->pool = std::make_unique<Pool>(options.threads);
   CALLA_TRY(load_weights(model->checkpoint, model->weights.parts, needed, options.load, *model->pool));
   if (options.backend == RunnerOptions::Backend::kReference) {
-    if (options.profile != nullptr) return fail(Error::Code::kUnsupported, "only the cpu backend can be profiled");
+    if (options.profile != nullptr) return no_profile();
     return host_runner(std::move(model), std::make_unique<ReferenceOps>(config), options);
   }
   CALLA_ASSIGN(const KernelTable* table, select_table(options.cpu_isa));

@@ -36,13 +36,16 @@ struct Step {
 };
 
 struct RunnerOptions {
-  enum class Backend : uint8_t { kCpu, kReference };
+  // kAuto: a GPU if the checkpoint and the plan fit it, else the processor.
+  enum class Backend : uint8_t { kCpu, kReference, kCuda, kAuto };
   Backend backend = Backend::kCpu;
+  int gpu = 0;          // which, for kCuda
   int threads = 0;      // 0: as many as the process may use
   std::string cpu_isa;  // "": the best kernel table; else the one to force (select_table)
   int context = 4096;   // most positions of one sequence; sets the size of the page pool
   int sequences = 1;    // how many full contexts the page pool holds
-  int chunk = 0;  // most rows of one pass, to 8192; longer prompts go in chunks. 0: 512, or 2048 with many threads
+  // Most rows of one pass, to 8192; longer prompts go in chunks. 0: 512, or 2048 with many threads; 4096 on a GPU.
+  int chunk = 0;
   int logit_rows = 64;  // most rows of logits in one pass; where all are asked for, passes get no longer than this
   LoadOptions load;
   // Where the time, bytes and multiplications of each verb are added up; only the cpu backend can. Must outlive the
@@ -102,7 +105,17 @@ class Runner {
   virtual std::string state_version() const = 0;
 };
 
-// What a runner with these options will need, in bytes.
+// The GPUs of this machine that the kernels can run on; none in a build without CUDA.
+struct Gpu {
+  int index = 0;
+  std::string name;
+  int capability = 0;  // 90 for 9.0
+  int multiprocessors = 0;
+  uint64_t memory = 0, free = 0;  // bytes
+};
+std::vector<Gpu> gpus();
+
+// What a runner with these options will need, in bytes: of the host's memory, or of the GPU's.
 struct MemoryPlan {
   uint64_t weights = 0;    // mapped from the checkpoint, reclaimable page cache; anonymous with Load::kResident
   uint64_t kv = 0;         // all pages of the pool; taken as a context grows

@@ -47,48 +47,58 @@ inline size_t StateShape::page_size() const {
   return size_t(attention_layers) * 2 * kv_heads * kPage * kHeadDim;
 }
 
-// Pages with reference counts, so that forks share their common prefix. Memory is taken from the system one page at a
-// time and kept for reuse. Not thread-safe: the runner that owns it is used by one thread; only what is in a page that
-// nobody changes may be read from another meanwhile.
-template <class Kv>
-class PagePool {
+// Numbers of pages with reference counts, so that forks share their common prefix. Not thread-safe: the runner that owns
+// it is used by one thread.
+class PageCounts {
  public:
-  PagePool(size_t page_size, int limit) : page_size_(page_size), limit_(limit) {
-    pages_.reserve(limit);  // pages stay where they are, for readers on other threads
-  }
+  explicit PageCounts(int limit) : limit_(limit) {}
 
-  // A page with count 1, content undefined; -1 when `limit` pages are in use.
+  // A page with count 1: one given back earlier, or the next number; -1 when `limit` pages are in use.
   int take() {
     if (free_.empty()) {
-      if (static_cast<int>(pages_.size()) == limit_) return -1;
-      pages_.push_back({Buffer<Kv>(page_size_), 0});
-      free_.push_back(static_cast<int>(pages_.size()) - 1);
+      if (static_cast<int>(counts_.size()) == limit_) return -1;
+      free_.push_back(static_cast<int>(counts_.size()));
+      counts_.push_back(0);
     }
     const int id = free_.back();
     free_.pop_back();
-    pages_[id].count = 1;
+    counts_[id] = 1;
     return id;
   }
-  void retain(int id) { ++pages_[id].count; }
+  void retain(int id) { ++counts_[id]; }
   void release(int id) {
-    DCHECK(pages_[id].count > 0, "page released twice");
-    if (--pages_[id].count == 0) free_.push_back(id);
+    DCHECK(counts_[id] > 0, "page released twice");
+    if (--counts_[id] == 0) free_.push_back(id);
   }
-  bool shared(int id) const { return pages_[id].count > 1; }
-  Kv* data(int id) const { return pages_[id].data.data(); }
-  size_t page_size() const { return page_size_; }
-  int used() const { return static_cast<int>(pages_.size() - free_.size()); }
+  bool shared(int id) const { return counts_[id] > 1; }
+  int used() const { return static_cast<int>(counts_.size() - free_.size()); }
   int limit() const { return limit_; }
 
  private:
-  struct Page {
-    Buffer<Kv> data;
-    int count = 0;
-  };
-  size_t page_size_;
   int limit_;
-  std::vector<Page> pages_;
-  std::vector<int> free_;
+  std::vector<int> counts_, free_;
+};
+
+// Pages in host memory, taken from the system one at a time and kept for reuse. What is in a page that nobody changes
+// may be read from another thread meanwhile.
+template <class Kv>
+class PagePool : public PageCounts {
+ public:
+  PagePool(size_t page_size, int limit) : PageCounts(limit), page_size_(page_size) {
+    pages_.reserve(limit);  // pages stay where they are, for readers on other threads
+  }
+  // As PageCounts::take; the content is undefined.
+  int take() {
+    const int id = PageCounts::take();
+    if (id == static_cast<int>(pages_.size())) pages_.emplace_back(page_size_);
+    return id;
+  }
+  Kv* data(int id) const { return pages_[id].data(); }
+  size_t page_size() const { return page_size_; }
+
+ private:
+  size_t page_size_;
+  std::vector<Buffer<Kv>> pages_;
 };
 
 // Kv: how keys and values are stored; Real: recurrent state and window. A page holds, per attention layer, keys then

@@ -119,7 +119,7 @@ TEST_F(ChatTest, APipeCarriesOnlyAnswers) {
 // fall either way.)
 TEST_F(ChatTest, ReuseChangesNothing) {
   for (const std::string thinking : {"--thinking", "--no-thinking"}) {
-    const Ran ran = run_program(chat({"--backend", "reference", thinking}),
+    const Ran ran = run_program(chat({"--device", "reference", thinking}),
                                 "Tell me a story\nWho was it about?\n/save " + (dir_ / "a.json") +
                                     "\n/regenerate\n/save " + (dir_ / "b.json") + "\n");
     ASSERT_EQ(ran.code, 0) << ran.err;
@@ -131,7 +131,7 @@ TEST_F(ChatTest, ReuseChangesNothing) {
     const bool off = thinking == "--no-thinking";
     request["chat_template_kwargs"] = {{"enable_thinking", !off}, {"preserve_thinking", off}};
     ASSERT_TRUE(write_file(dir_ / "r.json", request.dump()));
-    const Ran anew = run_program({"run", "--backend", "reference", "--temperature", "0", "--max-tokens", "12", "--json",
+    const Ran anew = run_program({"run", "--device", "reference", "--temperature", "0", "--max-tokens", "12", "--json",
                                   "--request", dir_ / "r.json"});
     ASSERT_EQ(anew.code, 0) << anew.err;
     const nlohmann::json out = nlohmann::json::parse(anew.out);

@@ -56,12 +56,12 @@ TEST_F(EvalTest, CompareWithTheReferenceDirectlyAndSaved) {
   EXPECT_GE(streamed["top1"]["value"].get<double>(), 0.9);
   EXPECT_GE(streamed["top8"]["value"].get<double>(), 0.9);
   const std::string saved = dir_ / "ref.safetensors";
-  ASSERT_EQ(run_program({"eval", "logits", "--backend", "reference", text_, "--out", saved}).code, 0);
+  ASSERT_EQ(run_program({"eval", "logits", "--device", "reference", text_, "--out", saved}).code, 0);
   const Json same = json({"compare", "--reference", saved});
   EXPECT_EQ(same["nll"], streamed["nll"]);
   EXPECT_NEAR(same["kl"]["value"].get<double>(), streamed["kl"]["value"].get<double>(), 1e-12);
   // With itself, nothing differs.
-  const Json self = json({"compare", "--against", kBud, "--against-backend", "cpu", text_});
+  const Json self = json({"compare", "--against", kBud, "--against-device", "cpu", text_});
   EXPECT_EQ(self["kl_max"], 0);
   EXPECT_EQ(self["top1"]["value"], 1);
   EXPECT_EQ(self["nll_difference"]["high"], 0);
@@ -114,7 +114,7 @@ TEST_F(EvalTest, ResumeAfterAKill) {
   for (int i = 0; i < 24; ++i) text += "Once upon a time, a little fox found a red kite. The fox was happy. ";
   ASSERT_TRUE(write_file(text_, text));
   const std::string state = dir_ / "state";
-  const std::vector<std::string> args = {"eval",      "perplexity", "--window", "64", "--backend",
+  const std::vector<std::string> args = {"eval",      "perplexity", "--window", "64", "--device",
                                          "reference", "--resume",   state,      text_};
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -129,7 +129,7 @@ TEST_F(EvalTest, ResumeAfterAKill) {
   const Ran rest = run_program(args);
   EXPECT_EQ(rest.code, 0) << rest.err;
   EXPECT_NE(rest.err.find("are there from an earlier run"), std::string::npos) << rest.err;
-  EXPECT_EQ(rest.out, run_program({"eval", "perplexity", "--window", "64", "--backend", "reference", text_}).out);
+  EXPECT_EQ(rest.out, run_program({"eval", "perplexity", "--window", "64", "--device", "reference", text_}).out);
 }
 
 }  // namespace

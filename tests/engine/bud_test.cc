@@ -14,6 +14,7 @@
 #include "engine/sampler.h"
 #include "model/state.h"
 #include "tests/engine/allocations.h"
+#include "tests/engine/backends.h"
 #include "text/tokenizer.h"
 
 namespace calla {
@@ -155,10 +156,9 @@ TEST(BudMemoryDeathTest, ThePlanIsWhatIsTaken) {
 }
 #endif
 
-INSTANTIATE_TEST_SUITE_P(Backends, BudTest,
-                         testing::Values(RunnerOptions::Backend::kReference, RunnerOptions::Backend::kCpu),
+INSTANTIATE_TEST_SUITE_P(Backends, BudTest, testing::ValuesIn(backends()),
                          [](const testing::TestParamInfo<RunnerOptions::Backend>& backend) {
-                           return backend.param == RunnerOptions::Backend::kCpu ? "Cpu" : "Reference";
+                           return backend_name(backend.param);
                          });
 
 }  // namespace

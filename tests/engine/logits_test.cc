@@ -11,6 +11,7 @@
 
 #include "engine/runner.h"
 #include "formats/safetensors.h"
+#include "tests/engine/backends.h"
 
 namespace calla {
 namespace {
@@ -20,8 +21,7 @@ struct Case {
   RunnerOptions::Backend backend;
 };
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  std::string name =
-      std::string(info.param.form) + (info.param.backend == RunnerOptions::Backend::kCpu ? "Cpu" : "Reference");
+  std::string name = info.param.form + backend_name(info.param.backend);
   std::erase(name, '-');
   return name;
 }
@@ -120,12 +120,15 @@ TEST_P(LogitsTest, GreedyContinuation) {
   EXPECT_GE(same, static_cast<int>(greedy_.size()) - 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, LogitsTest,
-                         testing::Values(Case{"rand-hf", RunnerOptions::Backend::kReference},
-                                         Case{"rand-mlx4", RunnerOptions::Backend::kReference},
-                                         Case{"rand-hf", RunnerOptions::Backend::kCpu},
-                                         Case{"rand-mlx4", RunnerOptions::Backend::kCpu}),
-                         case_name);
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const auto backend : backends()) {
+    all.push_back({"rand-mlx4", backend});
+    if (backend != RunnerOptions::Backend::kCuda) all.push_back({"rand-hf", backend});  // the GPU reads 4 bits
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Goldens, LogitsTest, testing::ValuesIn(cases()), case_name);
 
 }  // namespace
 }  // namespace calla

@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "base/random.h"
+#include "tests/engine/backends.h"
 
 namespace calla {
 namespace {
@@ -202,8 +203,8 @@ TEST_P(RunnerTest, SaveAndLoad) {
 
   // A state of the other backend, and a damaged file, are refused.
   RunnerOptions other;
-  other.backend =
-      GetParam() == RunnerOptions::Backend::kCpu ? RunnerOptions::Backend::kReference : RunnerOptions::Backend::kCpu;
+  other.backend = GetParam() == RunnerOptions::Backend::kReference ? RunnerOptions::Backend::kCpu
+                                                                   : RunnerOptions::Backend::kReference;
   other.context = 512;
   auto other_runner = *open_runner(kModel, other);
   EXPECT_FALSE(other_runner->load(path));
@@ -286,10 +287,9 @@ TEST_P(RunnerTest, EmptyCallsAreFine) {
   EXPECT_TRUE(feed(*s, {}, Step::Logits::kAll).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, RunnerTest,
-                         testing::Values(RunnerOptions::Backend::kReference, RunnerOptions::Backend::kCpu),
+INSTANTIATE_TEST_SUITE_P(Backends, RunnerTest, testing::ValuesIn(backends()),
                          [](const testing::TestParamInfo<RunnerOptions::Backend>& backend) {
-                           return backend.param == RunnerOptions::Backend::kCpu ? "Cpu" : "Reference";
+                           return backend_name(backend.param);
                          });
 
 TEST(Runner, OptionsAreChecked) {

@@ -62,6 +62,16 @@ __device__ __forceinline__ void unpack_codes(uint32_t word, uint32_t (&a)[4]) {
   a[3] = bits(__hfma2(as_half2((next & kHigh) | kExponent), k16th, k64));
 }
 
+// The same without the arithmetic: rows i as 1024 + code, rows i+8 as 1024 + 16·code.
+__device__ __forceinline__ void lift_codes(uint32_t word, uint32_t (&a)[4]) {
+  constexpr uint32_t kLow = 0x000f000f, kHigh = 0x00f000f0, kExponent = 0x64006400;
+  const uint32_t next = word >> 8;
+  a[0] = (word & kLow) | kExponent;
+  a[1] = (word & kHigh) | kExponent;
+  a[2] = (next & kLow) | kExponent;
+  a[3] = (next & kHigh) | kExponent;
+}
+
 // bf16 scale in the low half of a word, bf16 bias in the high one.
 __device__ __forceinline__ float scale_of(uint32_t word) {
   return __uint_as_float(word << 16);
@@ -75,11 +85,17 @@ __device__ __forceinline__ __half to_half(float x) {
   return __float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f));
 }
 
+__device__ __forceinline__ __half2 to_half2(float low, float high) {
+  uint32_t v;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return as_half2(v);
+}
+
 __device__ __forceinline__ float sigmoid(float x) {
-  return 1.0f / (1.0f + __expf(-x));
+  return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 __device__ __forceinline__ float silu(float x) {
-  return x / (1.0f + __expf(-x));
+  return __fdividef(x, 1.0f + __expf(-x));  // 0 where x is below −88
 }
 
 // 2^x, with 2^-∞ = 0; relative error 2^-22, results below 2^-126 are 0.

@@ -213,18 +213,25 @@ class Uploader {
   std::vector<size_t> offsets_;
 };
 
-Result<void> check_formats(const std::vector<Piece>& pieces) {
-  for (const Piece& p : pieces) {
-    if (p.tiled ? p.rows.format != Linear::Format::kAffine4 : p.rows.format == Linear::Format::kBf16) {
-      return fail(Error::Code::kUnsupported,
-                  "the cuda backend reads matrices of 4 bits (router and shared gate of 8): convert the checkpoint "
-                  "with `calla quantize`, or use --device cpu");
-    }
-  }
-  return {};
-}
-
 }  // namespace
+
+Result<void> DeviceWeights::check(const Weights& weights) {
+  DeviceWeights nowhere;
+  const auto is = [](const Linear& w, Linear::Format format) { return w.format == format; };
+  bool fits = is(weights.tokens, Linear::Format::kAffine4);
+  for (const Layer& layer : weights.layers) {
+    fits = fits && is(layer.moe.router, Linear::Format::kAffine8) &&
+           is(layer.moe.shared_gate, Linear::Format::kAffine8) &&
+           layer.moe.shared.gate.out == layer.moe.experts[0].gate.out;
+  }
+  for (const Piece& p : Layout(weights, nullptr, nowhere).pieces) {
+    fits = fits && (!p.tiled || is(p.rows, Linear::Format::kAffine4));
+  }
+  if (fits) return {};
+  return fail(Error::Code::kUnsupported,
+              "the GPU's kernels read matrices of 4 bits, router and shared gate of 8: convert the checkpoint with "
+              "`calla quantize`, or use --device cpu");
+}
 
 uint64_t DeviceWeights::bytes(const Weights& weights) {
   DeviceWeights nowhere;
@@ -232,14 +239,13 @@ uint64_t DeviceWeights::bytes(const Weights& weights) {
 }
 
 Result<DeviceWeights> DeviceWeights::upload(const Weights& weights, Pool& pool, bool report) {
+  CALLA_TRY(check(weights));
   DeviceWeights out;
-  Layout plan(weights, nullptr, out);
-  CALLA_TRY(check_formats(plan.pieces));
-  CALLA_ASSIGN(out.memory_, DeviceMemory::allocate(plan.bytes()));
+  CALLA_ASSIGN(out.memory_, DeviceMemory::allocate(bytes(weights)));
   Layout layout(weights, out.memory_.data(), out);
   CALLA_ASSIGN(Uploader uploader, Uploader::make());
   std::optional<Progress> progress;
-  if (report) progress.emplace("copying the weights to the GPU", plan.bytes());
+  if (report) progress.emplace("copying the weights to the GPU", layout.bytes());
   CALLA_TRY(uploader.copy(layout.pieces, pool, progress ? &*progress : nullptr));
   for (const auto v : layout.vectors) {
     if (cudaMemcpy(const_cast<float*>(out.of(v)), v.data(), v.size_bytes(), cudaMemcpyHostToDevice) != cudaSuccess) {
@@ -253,6 +259,12 @@ const DeviceLinear& DeviceWeights::of(const Linear& w) const {
   const auto it = linears_.find(&w);
   CHECK(it != linears_.end(), "a matrix that was not copied to the GPU");
   return it->second;
+}
+Ahead DeviceWeights::stretch(const Linear& first, const Linear& last, size_t most) const {
+  const DeviceLinear &a = of(first), &b = of(last);
+  const auto* start = static_cast<const std::byte*>(a.weight);
+  const auto* end = reinterpret_cast<const std::byte*>(b.scales) + tile_sizes(b.out, b.in).scale_bytes;
+  return {start, std::min(most, static_cast<size_t>(end - start))};
 }
 const float* DeviceWeights::of(std::span<const float> v) const {
   const auto it = vectors_.find(v.data());

@@ -24,14 +24,17 @@ struct DeviceMoe {
 // host's Linear, vector or Moe, which must stay where they are. Still four bits each; nothing is made larger.
 class DeviceWeights {
  public:
+  // kUnsupported where a matrix is not in the format that the kernels read (4 bits; router and shared gate 8).
+  static Result<void> check(const Weights& weights);
   // What upload() allocates on the device.
   static uint64_t bytes(const Weights& weights);
   // Copies all that the model needs, read by all threads of the pool through pinned memory, with a progress line where
-  // `report`. Errors: kUnsupported where a matrix is not in the format that the kernels read (4 bits; router and shared
-  // gate 8), kMemory, kIo.
+  // `report`. Errors: as check(), kMemory, kIo.
   static Result<DeviceWeights> upload(const Weights& weights, Pool& pool, bool report);
 
   const DeviceLinear& of(const Linear& w) const;
+  // All of the matrices from one to another as they follow in Weights, at most `most` bytes.
+  Ahead stretch(const Linear& first, const Linear& last, size_t most) const;
   const float* of(std::span<const float> v) const;
   const DeviceMoe& of(const Moe& w) const;
 

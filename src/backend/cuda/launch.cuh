@@ -21,7 +21,8 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, Stream s
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = 1;
-  CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...) == cudaSuccess, "a kernel cannot be launched");
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+  if (error != cudaSuccess) check_failed(__FILE__, __LINE__, cudaGetErrorString(error), "a kernel cannot be launched");
 }
 
 // More than 48 KB of shared memory a block has to be asked for, once a kernel.

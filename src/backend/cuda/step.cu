@@ -1,6 +1,7 @@
 #include "backend/cuda/step.h"
 
 #include <algorithm>
+#include <climits>
 
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
@@ -27,48 +28,85 @@ struct Tiles {
 // Consecutive tiles of a row that a warp has in its registers, or on their way there.
 struct InFlight {
   uint4 codes[kAhead];
-  uint2 scales[kAhead];
+  uint2 scales[kAhead / 4];  // lane 4·i + t has those of rows i and i+8 of tiles t and t+4
 };
 
-// w: where this lane's share of slot 0 lies.
-__device__ __forceinline__ void load_tile(InFlight& f, int slot, const Tiles& w) {
-  f.codes[slot] = load_once(w.codes + slot * kWarp);
-  f.scales[slot] = load_once(w.scales + slot * (kTileScaleWords / 2));
+constexpr int kQuad = 4;  // tiles that share the four pairs of columns of a fragment
+
+// w: where this lane's share of the first tile lies; count: tiles from there on. Past the end scales are zero.
+__device__ __forceinline__ void load_quad(InFlight& f, int quad, const Tiles& w, int count, int lane) {
+#pragma unroll
+  for (int j = kQuad * quad; j < kQuad * (quad + 1); ++j) {
+    if (j < count) f.codes[j] = load_once(w.codes + j * kWarp);
+  }
+  const int scaled = kQuad * quad + lane % kQuad;
+  f.scales[quad] = scaled < count ? load_once(w.scales + scaled * (kTileScaleWords / 2)) : uint2{};
+}
+__device__ __forceinline__ void load_tiles(InFlight& f, const Tiles& w, int count, int lane) {
+#pragma unroll
+  for (int q = 0; q < kAhead / kQuad; ++q) load_quad(f, q, w, count, lane);
 }
 // The share of this lane of a tile.
 __device__ __forceinline__ Tiles share(const Tiles& w, int tile, int lane) {
   return {w.codes + tile * kWarp + lane, w.scales + tile * (kTileScaleWords / 2) + lane / 4};
 }
 
-// sum[0] += row i, sum[1] += row i+8 of (scale·codes + bias)·x for one tile; right in the lanes that hold column 0
-// (lane % 4 == 0). x: the group's 64 values; total: their sum.
-__device__ __forceinline__ void add_tile(float (&sum)[2], uint4 codes, uint2 scales, const Half* x, float total,
-                                         int lane) {
-  uint4 lo{}, hi{};
-  if (lane < 4) {  // column 0
-    const uint4* p = reinterpret_cast<const uint4*>(x) + 2 * lane;
-    lo = p[0];
-    hi = p[1];
+// The other operand of a quad: column 2j of the fragment is the input of tile j, all else is zero, so that the sums of
+// tile j end in lanes 4i + j, which hold that tile's scales.
+struct Columns {
+  const uint4* of[kQuad];
+};
+// x: the values of the first quad's groups; zeros: as many zero bytes as the tiles in flight need values.
+__device__ __forceinline__ Columns columns(const Half* x, const uint4* zeros, int lane) {
+  const int i = lane / 4, t = lane % 4;
+  const uint4* const own = reinterpret_cast<const uint4*>(x + i / 2 * kGroup) + 2 * t;
+  Columns c;
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) c.of[j] = i == 2 * j ? own : zeros;
+  return c;
+}
+constexpr int kZeroWords = kAhead * kGroup * sizeof(Half) / sizeof(uint4);
+
+// sum[0] += row i, sum[1] += row i+8 of (scale·codes + bias)·x, in lane 4·i + t for tiles t of the quads. total: the
+// sum of x over the group of that tile. The operand keeps what a code has on top of it in an f16 word, 1024 + code in
+// row i and 1024 + 16·code in row i+8, and the sum of x takes it off again: in f32 that costs 2^-24 of 1024·Σ|x|, an
+// eighth of what rounding x to f16 does.
+__device__ __forceinline__ void add_quad(float (&sum)[2], const InFlight& f, int quad, const Columns& c, float total) {
+  float d[4] = {}, e[4] = {};  // two sums: a product waits for the one before it
+#pragma unroll
+  for (int j = 0; j < kQuad; ++j) {
+    const uint4 codes = f.codes[kQuad * quad + j];
+    const uint4* const p = c.of[j] + quad * (kQuad * kGroup * sizeof(Half) / sizeof(uint4));
+    const uint4 lo = p[0], hi = p[1];
+    uint32_t a[4];
+    lift_codes(codes.x, a);
+    mma(d, a, lo.x, lo.y);
+    lift_codes(codes.y, a);
+    mma(e, a, lo.z, lo.w);
+    lift_codes(codes.z, a);
+    mma(d, a, hi.x, hi.y);
+    lift_codes(codes.w, a);
+    mma(e, a, hi.z, hi.w);
   }
-  float d[4] = {};
-  uint32_t a[4];
-  unpack_codes(codes.x, a);
-  mma(d, a, lo.x, lo.y);
-  unpack_codes(codes.y, a);
-  mma(d, a, lo.z, lo.w);
-  unpack_codes(codes.z, a);
-  mma(d, a, hi.x, hi.y);
-  unpack_codes(codes.w, a);
-  mma(d, a, hi.z, hi.w);
-  sum[0] += scale_of(scales.x) * d[0] + bias_of(scales.x) * total;
-  sum[1] += scale_of(scales.y) * d[2] + bias_of(scales.y) * total;
+  const uint2 scales = f.scales[quad];
+  const float s0 = scale_of(scales.x), s1 = scale_of(scales.y) * 0.0625f;
+  sum[0] += s0 * (d[0] + e[0]) + (bias_of(scales.x) - 1024 * s0) * total;
+  sum[1] += s1 * (d[2] + e[2]) + (bias_of(scales.y) - 1024 * s1) * total;
+}
+// Rows i and i+8 over all tiles, for all lanes of a row.
+__device__ __forceinline__ void sum_tiles(float (&sum)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 1);
+    sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 2);
+  }
 }
 
 // Stores four neighbouring values as f16 and, by every sixteenth lane, the sum of the group of 64 that 16 lanes hold.
 // The sum is of what is stored, so that scale and bias see the same input. All lanes of a warp call it; those past the
 // end store nothing.
 __device__ __forceinline__ void store_four(Half* x, float* totals, int column, bool inside, float4 v, int lane) {
-  const __half2 a = __halves2half2(to_half(v.x), to_half(v.y)), b = __halves2half2(to_half(v.z), to_half(v.w));
+  const __half2 a = to_half2(v.x, v.y), b = to_half2(v.z, v.w);
   const float2 fa = __half22float2(a), fb = __half22float2(b);
   float sum = (fa.x + fa.y) + (fb.x + fb.y);
 #pragma unroll
@@ -76,6 +114,21 @@ __device__ __forceinline__ void store_four(Half* x, float* totals, int column, b
   if (!inside) return;
   *reinterpret_cast<uint2*>(x + column) = make_uint2(bits(a), bits(b));
   if (lane % 16 == 0) totals[column / kGroup] = sum;
+}
+
+// This block's part of what is to be fetched ahead, by its first warp.
+__device__ __forceinline__ void fetch(const Ahead& ahead) {
+#if __CUDA_ARCH__ >= 900
+  constexpr size_t kChunk = 4096;
+  if (threadIdx.x >= kWarp) return;
+  const size_t chunks = ahead.bytes / kChunk, blocks = size_t(gridDim.x) * gridDim.y;
+  const size_t block = blockIdx.x + size_t(blockIdx.y) * gridDim.x;
+  for (size_t c = block + threadIdx.x * blocks; c < chunks; c += blocks * kWarp) {
+    asm volatile(
+        "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const uint8_t*>(ahead.start) + c * kChunk),
+        "n"(kChunk));
+  }
+#endif
 }
 
 // Sum of squares of a block's threads.
@@ -105,27 +158,65 @@ __device__ __forceinline__ void for_columns(int width, const F& f) {
   }
 }
 
-// rmsnorm(x) ⊙ gamma of a row of `width`: f(column, inside, value). x is read twice: it stays in the cache, and
-// registers are for weights.
-template <class F>
-__device__ __forceinline__ void normed(const float* x, const float* gamma, float eps, int width, float* partial,
-                                       const F& f) {
-  float sum = 0;
-  for_columns(width, [&](int c, bool inside) { sum += squares(load_four(x + c, inside)); });
-  const float scale = rsqrtf(block_sum(sum, partial) / width + eps);
-  for_columns(width, [&](int c, bool inside) {
-    const float4 v = load_four(x + c, inside), g = load_four(gamma + c, inside);
-    f(c, inside, float4{v.x * scale * g.x, v.y * scale * g.y, v.z * scale * g.z, v.w * scale * g.w});
-  });
+// Weights of a norm that a thread will need first: on their way before the kernel ahead has ended.
+constexpr int kKept = 2;  // stretches of a thread that stay in registers: rows of 2048
+struct Gamma {
+  float4 v[kKept];
+};
+__device__ __forceinline__ Gamma load_gamma(const float* gamma, int width) {
+  Gamma g;
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int c = 4 * (threadIdx.x + j * kThreads);
+    g.v[j] = load_four(gamma + c, c < width);
+  }
+  return g;
 }
 
-// The product's input in shared memory: x as f16, and the sum of each group.
+// rmsnorm(x) ⊙ gamma of a row of `width`: f(column, inside, value), by all lanes of a warp.
+template <class F>
+__device__ __forceinline__ void normed(const float* x, const float* gamma, const Gamma& g, float eps, int width,
+                                       float* partial, const F& f) {
+  const int warp_column = 4 * (threadIdx.x - threadIdx.x % kWarp);
+  float4 v[kKept];
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int c = 4 * (threadIdx.x + j * kThreads);
+    v[j] = load_four(x + c, c < width);
+    sum += squares(v[j]);
+  }
+  constexpr int kStride = 4 * kThreads;
+  for (int base = warp_column + kKept * kStride; base < width; base += kStride) {
+    const int c = base + 4 * (threadIdx.x % kWarp);
+    sum += squares(load_four(x + c, c < width));
+  }
+  const float scale = rsqrtf(block_sum(sum, partial) / width + eps);
+  const auto times = [&](float4 a, float4 b) {
+    return float4{a.x * scale * b.x, a.y * scale * b.y, a.z * scale * b.z, a.w * scale * b.w};
+  };
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const int c = 4 * (threadIdx.x + j * kThreads);
+    if (warp_column + j * kStride < width) f(c, c < width, times(v[j], g.v[j]));
+  }
+  for (int base = warp_column + kKept * kStride; base < width; base += kStride) {
+    const int c = base + 4 * (threadIdx.x % kWarp);
+    f(c, c < width, times(load_four(x + c, c < width), load_four(gamma + c, c < width)));
+  }
+}
+
+// The product's input in shared memory: x as f16 and the sum of each group, and kAhead groups of zeros after it, for
+// what tiles in flight may read past the end.
 template <StepInput::Kind kKind>
-__device__ __forceinline__ void make_input(const StepInput& in, int width, Half* x, float* totals, float* partial) {
+__device__ __forceinline__ void make_input(const StepInput& in, const Gamma& gamma, int width, Half* x, float* totals,
+                                           float* partial) {
   const int lane = threadIdx.x % kWarp;
   const auto store = [&](int c, bool inside, float4 v) { store_four(x, totals, c, inside, v, lane); };
+  if (threadIdx.x < kZeroWords) reinterpret_cast<uint4*>(x + width)[threadIdx.x] = uint4{};
+  if (threadIdx.x < kAhead) totals[width / kGroup + threadIdx.x] = 0;
   if constexpr (kKind == StepInput::Kind::kNorm) {
-    normed(in.x, in.gamma, in.eps, width, partial, store);
+    normed(in.x, in.gamma, gamma, in.eps, width, partial, store);
   } else if constexpr (kKind == StepInput::Kind::kGated) {
     for_columns(width, [&](int c, bool inside) {
       const float4 v = load_four(in.x + c, inside), z = load_four(in.z + c, inside);
@@ -157,6 +248,7 @@ struct Products {
   int groups;  // of the input
   int units;   // stretches of kWarps / split row tiles, all matrices together
   StepInput in;
+  Ahead ahead;
 };
 
 // A block takes kWarps / kSplit rows of tiles at a time; kSplit warps share a row, each with a stretch of its groups.
@@ -166,7 +258,8 @@ __global__ __launch_bounds__(kThreads, 3) void products_kernel(const __grid_cons
   constexpr int kRows = kWarps / kSplit;  // row tiles of a unit
   extern __shared__ __align__(16) uint8_t shared[];
   Half* const x = reinterpret_cast<Half*>(shared);
-  float* const totals = reinterpret_cast<float*>(x + p.groups * kGroup);
+  float* const totals = reinterpret_cast<float*>(x + (p.groups + kAhead) * kGroup);
+  __shared__ uint4 zeros[kZeroWords];
   __shared__ float partial[kWarps];
   __shared__ float sums[kWarps][kTileRows];
 
@@ -193,14 +286,15 @@ __global__ __launch_bounds__(kThreads, 3) void products_kernel(const __grid_cons
   int unit = blockIdx.x;
   Place place = locate(unit);
   const Tiles start = tiles_at(place, first);
-#pragma unroll
-  for (int j = 0; j < kAhead; ++j) {
-    if (start.codes != nullptr && first + j < end) load_tile(flight, j, start);
-  }
+  if (start.codes != nullptr) load_tiles(flight, start, end - first, lane);
+  Gamma gamma{};
+  if constexpr (kKind == StepInput::Kind::kNorm) gamma = load_gamma(p.in.gamma, p.groups * kGroup);
+  if (threadIdx.x < kZeroWords) zeros[threadIdx.x] = uint4{};
+  fetch(p.ahead);
 
   wait_for_previous();
   launch_next();
-  make_input<kKind>(p.in, p.groups * kGroup, x, totals, partial);
+  make_input<kKind>(p.in, gamma, p.groups * kGroup, x, totals, partial);
 
   float sum[2] = {};
   for (int from = first; unit < p.units;) {
@@ -209,13 +303,15 @@ __global__ __launch_bounds__(kThreads, 3) void products_kernel(const __grid_cons
     const int next_unit = last ? unit + gridDim.x : unit, next_from = last ? first : from + kAhead;
     const Place next_place = last ? locate(next_unit) : place;
     const Tiles next = tiles_at(next_place, next_from);
+    const bool live = place.matrix < p.count && from < end;
+    const Columns c = columns(x + min(from, p.groups) * kGroup, zeros, lane);
 #pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const int group = from + j;
-      if (group < end) add_tile(sum, flight.codes[j], flight.scales[j], x + group * kGroup, totals[group], lane);
-      if (next.codes != nullptr && next_from + j < end) load_tile(flight, j, next);
+    for (int q = 0; q < kAhead / kQuad; ++q) {
+      if (live) add_quad(sum, flight, q, c, totals[from + kQuad * q + lane % kQuad]);
+      if (next.codes != nullptr) load_quad(flight, q, next, end - next_from, lane);
     }
     if (last) {
+      sum_tiles(sum);
       if (lane % 4 == 0) {
         sums[warp][lane / 4] = sum[0];
         sums[warp][lane / 4 + 8] = sum[1];
@@ -230,12 +326,17 @@ __global__ __launch_bounds__(kThreads, 3) void products_kernel(const __grid_cons
         const int row = place.row_tile * kTileRows + lane;
         if (row < w.rows) w.y[row] = w.add ? w.y[row] + total : total;
       }
-      __syncthreads();
+      if (next_unit < p.units) __syncthreads();
     }
     unit = next_unit;
     place = next_place;
     from = next_from;
   }
+}
+
+// Shared memory of make_input.
+size_t input_bytes(int groups) {
+  return (groups + kAhead) * (kGroup * sizeof(Half) + sizeof(float));
 }
 
 int multiprocessors() {
@@ -254,8 +355,8 @@ void launch_products(Stream stream, Products p) {
   for (int j = 0; j < p.count; ++j) row_tiles += p.w[j].row_tiles;
   constexpr int kRows = kWarps / kSplit;
   p.units = (row_tiles + kRows - 1) / kRows;
-  const size_t shared = p.groups * (kGroup * sizeof(Half) + sizeof(float));
-  launch(products_kernel<kKind, kSplit>, std::min(p.units, 3 * multiprocessors()), kThreads, shared, stream, p);
+  launch(products_kernel<kKind, kSplit>, std::min(p.units, 3 * multiprocessors()), kThreads, input_bytes(p.groups),
+         stream, p);
 }
 
 template <StepInput::Kind kKind>
@@ -276,9 +377,10 @@ Tiles tiles_of(const DeviceLinear& w) {
 
 }  // namespace
 
-void step_products(Stream stream, const StepInput& input, std::initializer_list<StepOutput> outputs) {
+void step_products(Stream stream, const StepInput& input, std::span<const StepOutput> outputs, Ahead ahead) {
   Products p{};
   p.in = input;
+  p.ahead = ahead;
   for (const StepOutput& out : outputs) {
     CHECK(p.count < kMaxMatrices && out.w->format == DeviceLinear::Format::kAffine4 && out.w->in <= kMaxInput &&
               (p.count == 0 || out.w->in == p.groups * kGroup),
@@ -301,7 +403,7 @@ namespace {
 struct Route {
   const float *x, *gamma;
   float eps;
-  int hidden, experts, top_k;
+  int hidden, experts;
   const uint8_t *router, *shared_gate;  // [.., hidden] codes
   const uint32_t *router_scales, *shared_scales;
   StepExperts out;
@@ -313,52 +415,67 @@ __device__ __forceinline__ int spread(int column) {
   return column + column / kGroup * 4;
 }
 
-// A number that sorts like the logit, ties to the lower index.
-__device__ __forceinline__ unsigned long long sort_key(float logit, int index) {
-  const uint32_t raw = __float_as_uint(logit);
-  const uint32_t ordered = raw & 0x80000000u ? ~raw : raw | 0x80000000u;
-  return static_cast<unsigned long long>(ordered) << 32 | (0xffffffffu - index);
-}
+// The chosen experts and their weights in shared memory, by one warp. Whoever needs no weights may stop early: rounds <
+// top_k finds the best `rounds` experts only.
+struct Choice {
+  int32_t expert[kMaxTopK];
+  float weight[kMaxTopK + 1];  // the last is σ(shared gate)
+};
+constexpr int kMostExperts = 512;
 
-// The choice, by one warp.
-__device__ __forceinline__ void choose(const Route& p, int lane) {
-  constexpr int kEach = 16;  // logits of a lane: 512 experts at most
-  unsigned long long key[kEach];
+// kEach: logits of a lane.
+template <int kEach>
+__device__ __forceinline__ void choose_of(const float* logits, int experts, int rounds, int lane, Choice& choice) {
+  // Numbers that sort like the logits; 0 is below all.
+  uint32_t key[kEach];
+  const float shared = logits[experts];
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int e = lane + kWarp * j;
-    key[j] = e < p.experts ? sort_key(__ldcg(p.out.logits + e), e) : 0;
+    const uint32_t raw = e < experts ? __float_as_uint(logits[e]) : 0xffffffff;
+    key[j] = raw & 0x80000000u ? ~raw : raw | 0x80000000u;
   }
-  float best = 0, total = 0, mine = 0;
-  for (int k = 0; k < p.top_k; ++k) {
-    unsigned long long top = 0;
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) top = max(top, key[j]);
-#pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) top = max(top, __shfl_xor_sync(0xffffffff, top, offset));
-    const int e = static_cast<int>(0xffffffffu - static_cast<uint32_t>(top));
+  float mine = 0;
+  for (int k = 0; k < rounds; ++k) {
+    // Each lane's best, then the warp's; the lowest index where several are equal.
+    uint32_t own = 0;
+    int index = INT_MAX;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      if (key[j] == top) key[j] = 0;
+      if (key[j] > own) {
+        own = key[j];
+        index = lane + kWarp * j;
+      }
     }
-    const float logit = __ldcg(p.out.logits + e);
-    if (k == 0) best = logit;
-    const float share = __expf(logit - best);
-    total += share;
+    const uint32_t top = __reduce_max_sync(0xffffffff, own);
+    const int e = __reduce_min_sync(0xffffffff, own == top ? index : INT_MAX);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (lane + kWarp * j == e) key[j] = 0;
+    }
     if (lane == k) {
-      mine = share;
-      p.out.chosen[k] = e;
+      mine = __uint_as_float(top & 0x80000000u ? top & 0x7fffffffu : ~top);
+      choice.expert[k] = min(e, experts - 1);  // NaNs have no order; they shall not lead out of the weights
     }
   }
-  if (lane < p.top_k) p.out.weight[lane] = mine / total;
-  if (lane == p.top_k) p.out.weight[lane] = sigmoid(__ldcg(p.out.logits + p.experts));
+  const float best = __shfl_sync(0xffffffff, mine, 0);
+  const float share = lane < rounds ? __expf(mine - best) : 0;
+  const float total = warp_sum(share);
+  if (lane < rounds) choice.weight[lane] = share / total;
+  if (lane == 0) choice.weight[rounds] = sigmoid(shared);
+}
+__device__ __forceinline__ void choose(const float* logits, int experts, int rounds, int lane, Choice& choice) {
+  if (experts <= kMostExperts / 2) {
+    choose_of<kMostExperts / 2 / kWarp>(logits, experts, rounds, lane, choice);
+  } else {
+    choose_of<kMostExperts / kWarp>(logits, experts, rounds, lane, choice);
+  }
 }
 
-// One row of the router a warp; the last block to end chooses.
+// One row of the router a warp.
 __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__ Route p) {
   extern __shared__ __align__(16) float h[];
   __shared__ float partial[kWarps];
-  __shared__ bool last;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int row = blockIdx.x * kWarps + warp, groups = p.hidden / kGroup;
   const bool live = row <= p.experts, gate = row == p.experts;
@@ -374,13 +491,14 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__
     ahead_scale = scales[group];
   };
   if (live && lane < groups) load(lane);
+  const Gamma gamma = load_gamma(p.gamma, p.hidden);
   wait_for_previous();
   launch_next();
-  normed(p.x, p.gamma, p.eps, p.hidden, partial, [&](int c, bool inside, float4 v) {
+  normed(p.x, p.gamma, gamma, p.eps, p.hidden, partial, [&](int c, bool inside, float4 v) {
     if (!inside) return;
     *reinterpret_cast<float4*>(h + spread(c)) = v;
     if (blockIdx.x == 0) {
-      const __half2 a = __halves2half2(to_half(v.x), to_half(v.y)), b = __halves2half2(to_half(v.z), to_half(v.w));
+      const __half2 a = to_half2(v.x, v.y), b = to_half2(v.z, v.w);
       *reinterpret_cast<uint2*>(p.out.h + c) = make_uint2(bits(a), bits(b));
     }
   });
@@ -407,14 +525,6 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__
     sum = warp_sum(sum);
     if (lane == 0) p.out.logits[row] = sum;
   }
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicAdd(p.out.done, 1u) + 1 == gridDim.x;
-  __syncthreads();
-  if (!last || warp != 0) return;
-  __threadfence();
-  choose(p, lane);
-  if (lane == 0) *p.out.done = 0;
 }
 
 struct Expert {
@@ -423,7 +533,8 @@ struct Expert {
 };
 struct Inner {
   Expert routed, shared;
-  int top_k, groups, width;
+  int experts, top_k, groups;
+  int routed_width, shared_width, widest;
   StepExperts e;
 };
 
@@ -436,43 +547,45 @@ __device__ __forceinline__ Tiles at(const Tiles& w, size_t codes, size_t scales,
 __global__ __launch_bounds__(kThreads, 3) void inner_kernel(const __grid_constant__ Inner p) {
   extern __shared__ __align__(16) uint8_t shared[];
   Half* const x = reinterpret_cast<Half*>(shared);
-  float* const totals = reinterpret_cast<float*>(x + p.groups * kGroup);
+  float* const totals = reinterpret_cast<float*>(x + (p.groups + kAhead) * kGroup);
+  __shared__ uint4 zeros[kZeroWords];
   __shared__ float sums[kWarps][kTileRows];
+  __shared__ Choice choice;
   constexpr int kSplit = 4;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int slot = blockIdx.y, unit = blockIdx.x;
   const bool routed = slot < p.top_k;
+  if (unit * kTileRows >= (routed ? p.routed_width : p.shared_width)) return;
   const int per_warp = (p.groups + kSplit - 1) / kSplit;
   const int first = min(warp % kSplit * per_warp, p.groups), end = min(first + per_warp, p.groups);
   const int row = (2 * unit + warp / kSplit) * p.groups;
-  Tiles w = p.shared.gate_up;
-  InFlight flight;
-  const auto load = [&](int from) {
-    const Tiles mine = share(w, row + from, lane);
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (from + j < end) load_tile(flight, j, mine);
-    }
+  const auto load = [&](InFlight& f, const Tiles& w, int from) {
+    load_tiles(f, share(w, row + from, lane), end - from, lane);
   };
-  if (!routed) load(first);
+  InFlight flight;
+  Tiles w = p.shared.gate_up;
+  if (!routed) load(flight, w, first);
+  if (threadIdx.x < kZeroWords) zeros[threadIdx.x] = uint4{};
   wait_for_previous();
   launch_next();
-  if (routed) {
-    w = at(p.routed.gate_up, p.routed.gate_up_codes, p.routed.gate_up_scales, p.e.chosen[slot]);
-    load(first);
-  }
+  if (routed && warp == 0) choose(p.e.logits, p.experts, slot + 1, lane, choice);
   StepInput in;
   in.half = p.e.h;
-  make_input<StepInput::Kind::kHalf>(in, p.groups * kGroup, x, totals, nullptr);
+  make_input<StepInput::Kind::kHalf>(in, Gamma{}, p.groups * kGroup, x, totals, nullptr);
+  if (routed) {
+    w = at(p.routed.gate_up, p.routed.gate_up_codes, p.routed.gate_up_scales, choice.expert[slot]);
+    load(flight, w, first);
+  }
   float sum[2] = {};
   for (int from = first; from < end; from += kAhead) {
-    if (from != first) load(from);
+    if (from != first) load(flight, w, from);
+    const Columns c = columns(x + from * kGroup, zeros, lane);
 #pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const int group = from + j;
-      if (group < end) add_tile(sum, flight.codes[j], flight.scales[j], x + group * kGroup, totals[group], lane);
+    for (int q = 0; q < kAhead / kQuad; ++q) {
+      add_quad(sum, flight, q, c, totals[from + kQuad * q + lane % kQuad]);
     }
   }
+  sum_tiles(sum);
   if (lane % 4 == 0) {
     sums[warp][lane / 4] = sum[0];
     sums[warp][lane / 4 + 8] = sum[1];
@@ -485,69 +598,74 @@ __global__ __launch_bounds__(kThreads, 3) void inner_kernel(const __grid_constan
     gate += sums[s][threadIdx.x];
     up += sums[kSplit + s][threadIdx.x];
   }
-  p.e.inner[size_t(slot) * p.width + unit * kTileRows + threadIdx.x] = to_half(silu(gate) * up);
+  p.e.inner[size_t(slot) * p.widest + unit * kTileRows + threadIdx.x] = to_half(silu(gate) * up);
 }
 
 struct Outer {
   Expert routed, shared;
-  int top_k, groups, rows;
+  int experts, top_k;
+  int routed_groups, shared_groups, most_groups;  // of the inner values
   StepExperts e;
   float* y;
   bool add;
+  Ahead ahead;
 };
 
 // Block: 16 rows of y. Warp s has slot s, its whole row of tiles; which expert that is the router said two kernels ago,
 // so the weights are on their way before the inner values are there.
-__global__ __launch_bounds__((kMaxTopK + 1) * kWarp) void outer_kernel(const __grid_constant__ Outer p) {
+// At 80 registers the blocks fit beside two of inner_kernel.
+__global__ __maxnreg__(80) void outer_kernel(const __grid_constant__ Outer p) {
   extern __shared__ __align__(16) uint8_t shared[];
+  __shared__ uint4 zeros[kZeroWords];
   __shared__ float sums[kMaxTopK + 1][kTileRows];
+  __shared__ Choice choice;
   const int lane = threadIdx.x % kWarp, slot = threadIdx.x / kWarp;
   const bool routed = slot < p.top_k;
-  Half* const x = reinterpret_cast<Half*>(shared) + slot * p.groups * kGroup;
+  const int groups = routed ? p.routed_groups : p.shared_groups;
+  const int stretches = (p.most_groups + kAhead - 1) / kAhead;
+  Half* const x = reinterpret_cast<Half*>(shared) + slot * stretches * kAhead * kGroup;
+  if (slot == 0) choose(p.e.logits, p.experts, p.top_k, lane, choice);
+  if (threadIdx.x < kZeroWords) zeros[threadIdx.x] = uint4{};
+  __syncthreads();
   const Tiles w =
-      routed ? at(p.routed.down, p.routed.down_codes, p.routed.down_scales, p.e.chosen[slot]) : p.shared.down;
-  const int row = blockIdx.x * p.groups;
+      routed ? at(p.routed.down, p.routed.down_codes, p.routed.down_scales, choice.expert[slot]) : p.shared.down;
+  const int row = blockIdx.x * groups;
   InFlight flight;
-  const auto load = [&](int from) {
-    const Tiles mine = share(w, row + from, lane);
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (from + j < p.groups) load_tile(flight, j, mine);
-    }
-  };
+  const auto load = [&](int from) { load_tiles(flight, share(w, row + from, lane), groups - from, lane); };
   load(0);
-  const float weight = p.e.weight[slot];
+  fetch(p.ahead);
+  const float weight = choice.weight[slot];
   wait_for_previous();
   launch_next();
   // A lane holds 16 columns of a group, the whole warp eight groups.
-  const uint4* const inner = reinterpret_cast<const uint4*>(p.e.inner + size_t(slot) * p.groups * kGroup);
+  const uint4* const inner = reinterpret_cast<const uint4*>(p.e.inner + size_t(slot) * p.most_groups * kGroup);
   float sum[2] = {};
-  for (int from = 0; from < p.groups; from += kAhead) {
+  for (int from = 0; from < groups; from += kAhead) {
     if (from != 0) load(from);
     float mine = 0;
-    if (from + lane / 4 < p.groups) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint4 v = inner[(from * 4 + lane) * 2 + half];
-        reinterpret_cast<uint4*>(x)[(from * 4 + lane) * 2 + half] = v;
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+    for (int half = 0; half < 2; ++half) {
+      const int word = (from * 4 + lane) * 2 + half;
+      const uint4 v = from + lane / 4 < groups ? inner[word] : uint4{};
+      reinterpret_cast<uint4*>(x)[word] = v;
+      const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float2 two = __half22float2(as_half2(words[j]));
-          mine += two.x + two.y;
-        }
+      for (int j = 0; j < 4; ++j) {
+        const float2 two = __half22float2(as_half2(words[j]));
+        mine += two.x + two.y;
       }
     }
     mine += __shfl_xor_sync(0xffffffff, mine, 1);
     mine += __shfl_xor_sync(0xffffffff, mine, 2);
     __syncwarp();
+    const Columns c = columns(x + from * kGroup, zeros, lane);
 #pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const float total = __shfl_sync(0xffffffff, mine, 4 * j);
-      const int group = from + j;
-      if (group < p.groups) add_tile(sum, flight.codes[j], flight.scales[j], x + group * kGroup, total, lane);
+    for (int q = 0; q < kAhead / kQuad; ++q) {
+      const float total = __shfl_sync(0xffffffff, mine, 4 * (kQuad * q + lane % kQuad));
+      add_quad(sum, flight, q, c, total);
     }
   }
+  sum_tiles(sum);
   if (lane % 4 == 0) {
     sums[slot][lane / 4] = weight * sum[0];
     sums[slot][lane / 4 + 8] = weight * sum[1];
@@ -567,16 +685,15 @@ Expert expert_of(const DeviceExperts& e) {
 }  // namespace
 
 void step_route(Stream stream, const float* x, const float* gamma, float eps, const DeviceLinear& router,
-                const DeviceLinear& shared_gate, int top_k, const StepExperts& e) {
+                const DeviceLinear& shared_gate, const StepExperts& e) {
   CHECK(router.format == DeviceLinear::Format::kAffine8 && shared_gate.format == DeviceLinear::Format::kAffine8 &&
-            router.in <= kMaxInput && router.out <= 512 && top_k <= kMaxTopK,
+            router.in <= kMaxInput && router.out <= kMostExperts,
         "a router that the step has no kernel for");
   const Route p{x,
                 gamma,
                 eps,
                 router.in,
                 router.out,
-                top_k,
                 static_cast<const uint8_t*>(router.weight),
                 static_cast<const uint8_t*>(shared_gate.weight),
                 router.scales,
@@ -588,18 +705,31 @@ void step_route(Stream stream, const float* x, const float* gamma, float eps, co
 
 void step_inner(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, int top_k,
                 const StepExperts& e) {
-  CHECK(routed.width == shared.width && routed.hidden <= kMaxInput, "experts that the step has no kernel for");
-  const int groups = routed.hidden / kGroup;
-  const Inner p{expert_of(routed), expert_of(shared), top_k, groups, routed.width, e};
-  launch(inner_kernel, dim3(routed.width / kTileRows, top_k + 1), kThreads,
-         groups * (kGroup * sizeof(Half) + sizeof(float)), stream, p);
+  CHECK(routed.hidden <= kMaxInput, "experts that the step has no kernel for");
+  const int groups = routed.hidden / kGroup, widest = std::max(routed.width, shared.width);
+  const Inner p{expert_of(routed), expert_of(shared), routed.experts, top_k, groups,
+                routed.width,      shared.width,      widest,         e};
+  launch(inner_kernel, dim3(widest / kTileRows, top_k + 1), kThreads, input_bytes(groups), stream, p);
 }
 
 void step_outer(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, int top_k,
-                const StepExperts& e, float* y, bool add) {
-  const int groups = routed.width / kGroup;
-  const Outer p{expert_of(routed), expert_of(shared), top_k, groups, routed.hidden, e, y, add};
-  launch(outer_kernel, routed.hidden / kTileRows, (top_k + 1) * kWarp, (top_k + 1) * groups * kGroup * sizeof(Half),
+                const StepExperts& e, float* y, bool add, Ahead ahead) {
+  CHECK(top_k <= kMaxTopK && routed.experts <= kMostExperts, "more experts than the step has a kernel for");
+  const int routed_groups = routed.width / kGroup, shared_groups = shared.width / kGroup;
+  const int groups = std::max(routed_groups, shared_groups);
+  const Outer p{expert_of(routed),
+                expert_of(shared),
+                routed.experts,
+                top_k,
+                routed_groups,
+                shared_groups,
+                groups,
+                e,
+                y,
+                add,
+                ahead};
+  const int padded = (groups + kAhead - 1) / kAhead * kAhead;
+  launch(outer_kernel, routed.hidden / kTileRows, (top_k + 1) * kWarp, (top_k + 1) * padded * kGroup * sizeof(Half),
          stream, p);
 }
 

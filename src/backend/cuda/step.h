@@ -5,7 +5,7 @@
 // weights before the kernel ahead of it has ended. Device pointers throughout; nothing is allocated, nothing waits for
 // the host.
 
-#include <initializer_list>
+#include <span>
 
 #include "backend/cuda/types.h"
 
@@ -31,26 +31,25 @@ struct StepOutput {
 };
 
 // y_j (+)= W_j·input for up to four matrices.
-void step_products(Stream stream, const StepInput& input, std::initializer_list<StepOutput> outputs);
+void step_products(Stream stream, const StepInput& input, std::span<const StepOutput> outputs, Ahead ahead = {});
 
 // Memory that the experts of a step share.
 struct StepExperts {
-  float* logits;    // [experts + 1], the last is the shared gate's
-  int32_t* chosen;  // [top_k], best first, ties to the lower index
-  float* weight;    // [top_k + 1]; the last is σ(shared gate)
-  Half* h;          // [hidden], rmsnorm(x) ⊙ gamma
-  Half* inner;      // [top_k + 1][width]
-  uint32_t* done;   // blocks of the router that have ended; zero between steps
+  float* logits;  // [experts + 1], the last is the shared gate's
+  Half* h;        // [hidden], rmsnorm(x) ⊙ gamma
+  Half* inner;    // [top_k + 1] rows, each as wide as the widest expert
 };
 
-// Router and shared gate (kAffine8) on rmsnorm(x) ⊙ gamma in f32, then the choice: fills all of `e` but `inner`.
+// Router and shared gate (kAffine8) on rmsnorm(x) ⊙ gamma in f32: logits and h. The two kernels after it choose the
+// top_k experts from the logits, ties to the lower index, each for itself.
 void step_route(Stream stream, const float* x, const float* gamma, float eps, const DeviceLinear& router,
-                const DeviceLinear& shared_gate, int top_k, const StepExperts& e);
+                const DeviceLinear& shared_gate, const StepExperts& e);
 // inner = silu(gate·h) ⊙ up·h of the chosen experts and the shared one.
 void step_inner(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, int top_k,
                 const StepExperts& e);
-// y (+)= Σ weight·(down·inner), chosen ones in order, the shared one last.
+// y (+)= Σ weight·(down·inner), the chosen ones from best to last, then the shared one. Comes right after step_inner,
+// which comes right after step_route: it reads the logits before step_inner has ended.
 void step_outer(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, int top_k,
-                const StepExperts& e, float* y, bool add);
+                const StepExperts& e, float* y, bool add, Ahead ahead = {});
 
 }  // namespace calla::cuda

@@ -24,7 +24,8 @@ namespace calla::cuda::testing {
 template <class T>
 class OnDevice {
  public:
-  explicit OnDevice(size_t count) : count_(count), memory_(*DeviceMemory::allocate(std::max<size_t>(count, 1) * sizeof(T))) {}
+  explicit OnDevice(size_t count)
+      : count_(count), memory_(*DeviceMemory::allocate(std::max<size_t>(count, 1) * sizeof(T))) {}
   explicit OnDevice(std::span<const T> values) : OnDevice(values.size()) {
     EXPECT_EQ(cudaMemcpy(data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice), cudaSuccess);
   }
@@ -81,8 +82,8 @@ class DeviceMatrix {
     for (size_t i = 0; i < ws.size(); ++i) {
       const Linear& w = *ws[i];
       const size_t scale_bytes = size_t{2} * w.out * w.groups();
-      const OnDevice<std::byte> rows(std::span(w.weight, w.out * w.row_bytes())), scales(std::span(w.scales, scale_bytes)),
-          biases(std::span(w.biases, scale_bytes));
+      const OnDevice<std::byte> rows(std::span(w.weight, w.out * w.row_bytes())),
+          scales(std::span(w.scales, scale_bytes)), biases(std::span(w.biases, scale_bytes));
       if (tiled) {
         const size_t set = i / step;
         tile_matrix(nullptr, w.out, w.in, rows.data(), scales.data(), biases.data(), static_cast<int>(i % step), step,
@@ -104,7 +105,7 @@ class DeviceMatrix {
   }
   static size_t scale_words(const Linear& w) {
     return w.format == Linear::Format::kAffine4 ? tile_sizes(w.out, w.in).scale_bytes / sizeof(uint32_t)
-                                                 : size_t(w.out) * w.groups();
+                                                : size_t(w.out) * w.groups();
   }
   OnDevice<std::byte> codes_;
   OnDevice<uint32_t> scales_;
