@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/answer.h"
 #include "app/command.h"
 #include "app/console.h"
 #include "app/input.h"
@@ -22,7 +22,6 @@
 #include "text/answer_parser.h"
 #include "text/chat_json.h"
 #include "text/chat_request.h"
-#include "text/utf8.h"
 
 namespace calla {
 namespace {
@@ -78,17 +77,6 @@ Result<Input> collect_input(const Options& o) {
   return input;
 }
 
-Json logprob_json(const Tokenizer& tokenizer, const TokenLogprob& token) {
-  const std::string_view bytes = tokenizer.bytes(token.id);
-  Json numbers = Json::array();
-  for (const char c : bytes) numbers.push_back(static_cast<uint8_t>(c));
-  // JSON has no −inf.
-  return {{"id", token.id},
-          {"token", repair_utf8(bytes)},
-          {"bytes", numbers},
-          {"logprob", std::max(token.logprob, -9999.0f)}};
-}
-
 Json to_json(const Model& model, const Generation& g, const std::string& reasoning, const std::string& answer,
              bool logprobs) {
   Json out = {{"model", model.name()},
@@ -109,9 +97,9 @@ Json to_json(const Model& model, const Generation& g, const std::string& reasoni
   if (!logprobs) return out;
   Json tokens = Json::array();
   for (const Sampled& token : g.tokens) {
-    Json json = logprob_json(model.tokenizer(), {token.id, token.logprob});
-    json["top_logprobs"] = Json::array();
-    for (const TokenLogprob& other : token.top) json["top_logprobs"].push_back(logprob_json(model.tokenizer(), other));
+    Json json = logprob_json(model.tokenizer(), token);
+    json["id"] = token.id;
+    for (size_t i = 0; i < token.top.size(); ++i) json["top_logprobs"][i]["id"] = token.top[i].id;
     tokens.push_back(std::move(json));
   }
   out["logprobs"] = std::move(tokens);
