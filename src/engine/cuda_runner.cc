@@ -56,7 +56,7 @@ class CudaBackend {
     b->pages_.emplace(std::move(pages));
     CALLA_ASSIGN(b->scratch_, CudaScratch::allocate(weights.config, options.chunk, logit_rows(options)));
     CALLA_ASSIGN(CudaOps ops, CudaOps::make(weights.config, *b->device_weights_, *b->pages_, options.chunk,
-                                            options.context, device.multiprocessors, b->stream_));
+                                            device.multiprocessors, b->stream_));
     b->ops_.emplace(std::move(ops));
     b->ops_->plan_ahead(weights);
     const size_t staged = b->staged_bytes();
@@ -228,7 +228,7 @@ MemoryPlan plan_for_gpu(const RunnerModel& model, const RunnerOptions& o) {
   plan.marks = PassRunner<CudaBackend>::kMarks * plan.recurrent;
   constexpr int kManyMultiprocessors = 256;  // an upper bound, for a plan without the device
   plan.scratch = CudaScratch::bytes(config, o.chunk, logit_rows(o)) +
-                 CudaOps::scratch_bytes(config, o.chunk, o.context, kManyMultiprocessors);
+                 CudaOps::scratch_bytes(config, o.chunk, kManyMultiprocessors);
   return plan;
 }
 

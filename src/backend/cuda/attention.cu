@@ -3,6 +3,7 @@
 
 #include "backend/cuda/attention_rows.cuh"
 
+#include <algorithm>
 #include <cmath>
 
 #include "backend/cuda/fragments.cuh"
@@ -26,11 +27,12 @@ struct Shared {
   __nv_bfloat16 kv[2][2][kPositions][kHeadDim];  // [stage][keys, values]
 };
 
-// Grid: kv_heads · tiles.
-template <int kWarps, int kPositions>
+// Grid: (kv_heads · tiles, parts).
+template <int kWarps, int kPositions, bool kParts>
 __global__ void __launch_bounds__(kWarps* kWarp, 1)
     attend_rows(const float* qg, const __grid_constant__ QkNorm norm, const DeviceRun* runs, int run_count,
-                const __grid_constant__ StateSizes sizes, int layer, const __nv_bfloat16* pool, __half* o) {
+                const __grid_constant__ StateSizes sizes, int layer, const __nv_bfloat16* pool, RowParts parts,
+                __half* o) {
   using Tiles = Shared<kWarps, kPositions>;
   extern __shared__ __align__(1024) char shared_bytes[];
   Tiles& s = *reinterpret_cast<Tiles*>(shared_bytes);
@@ -42,15 +44,14 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
   const Task task = find_task(runs, run_count, group, Tiles::kRows, blockIdx.x / sizes.kv_heads);
   if (!task.any) return;
   const DeviceRun& run = task.run;
-  const int rows = run.count * group, end = run.position + run.count;
-  const auto token_of = [&](int row) { return min(row, rows - 1) / group; };
-  // Positions that the block's last row sees.
-  const int limit = run.position + token_of(task.first + Tiles::kRows - 1) + 1;
-  const int steps = (limit + kPositions - 1) / kPositions;
+  const int rows = run.count * group;
+  const Context context = find_context(task, group, Tiles::kRows, kParts ? blockIdx.y : 0, kParts ? parts.parts : 1);
+  const int steps = (context.limit + kPositions - 1) / kPositions, position = run.position - context.offset;
+  if (kParts && steps == 0) return;
 
   const auto copy_step = [&](int step) {
     constexpr int kPerPage = kPagePositions / kPositions;
-    const int page = run.pages[step / kPerPage];
+    const int page = context.pages[step / kPerPage];
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       const __nv_bfloat16* from =
@@ -60,7 +61,8 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
       for (int c = threadIdx.x; c < kPositions * kChunks; c += kThreads) {
         const int row = c / kChunks, chunk = c % kChunks;
         // What follows the last position is anything, even NaN, which no weight of 0 would remove.
-        copy_async(chunk_at(to, row, chunk), from + row * kHeadDim + chunk * 8, step * kPositions + row < end);
+        copy_async(chunk_at(to, row, chunk), from + row * kHeadDim + chunk * 8,
+                   step * kPositions + row < position + run.count);
       }
     }
     commit_copies();
@@ -76,9 +78,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
 
   const uint32_t q_base = shared_address(s.q[warp * kWarpRows]);
   // Of rows i and i + 8: positions seen, running maximum, this lane's part of the running sum.
-  const int seen[2] = {run.position + token_of(warp_first + i) + 1, run.position + token_of(warp_first + i + 8) + 1};
-  const int all_see = run.position + token_of(warp_first) + 1;
-  float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  const auto seen_by = [&](int row) { return position + min(row, rows - 1) / group + 1; };
+  const int seen[2] = {seen_by(warp_first + i), seen_by(warp_first + i + 8)}, all_see = seen_by(warp_first);
+  float top[2] = {kNoMaximum, kNoMaximum}, sum[2] = {0, 0};
   float out[kDimTiles][4] = {};  // [dims 8n + 2t, +1 of rows i and i + 8]
 
   for (int step = 0; step < steps; ++step) {
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
 #pragma unroll
       for (int n = 0; n < kColumnTiles; ++n) high = fmaxf(high, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
       high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
-      high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));  // finite: every row sees position 0, the first
+      high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
       const float keep = exp2_fast(top[h] - high);
       top[h] = high;
       float added = 0;
@@ -152,7 +154,50 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
     }
   }
 
-  store_rows(out, sum, qg, run, sizes, kv_head, warp_first, lane, o);
+  if constexpr (kParts) {
+    store_part(out, top, sum, parts, Tiles::kRows, warp * kWarpRows, lane);
+  } else {
+    store_rows(out, sum, qg, run, sizes, kv_head, warp_first, lane, o);
+  }
+}
+
+constexpr int kMergeWarps = 8;
+
+// A warp a row. Grid: (kv_heads · tiles, rows of a tile / warps).
+__global__ void __launch_bounds__(kMergeWarps* kWarp)
+    merge_rows(const float* qg, const DeviceRun* runs, int run_count, StateSizes sizes, int tile_rows, RowParts parts,
+               __half* o) {
+  const int lane = threadIdx.x % kWarp, tile_row = blockIdx.y * kMergeWarps + threadIdx.x / kWarp;
+  const int group = sizes.heads / sizes.kv_heads, kv_head = blockIdx.x % sizes.kv_heads;
+  wait_for_previous();
+  launch_next();
+  const Task task = find_task(runs, run_count, group, tile_rows, blockIdx.x / sizes.kv_heads);
+  const int row = task.first + tile_row;
+  if (!task.any || row >= task.run.count * group) return;
+  const auto is_empty = [&](int part) { return find_context(task, group, tile_rows, part, parts.parts).limit == 0; };
+  const auto at = [&](int part) { return (size_t(blockIdx.x) * parts.parts + part) * tile_rows + tile_row; };
+  float top = kNoMaximum, total = 0;
+  for (int part = 0; part < parts.parts; ++part) {
+    if (!is_empty(part)) top = fmaxf(top, parts.max_sum[at(part)].x);
+  }
+  constexpr int kPerLane = kHeadDim / kWarp;
+  float sum[kPerLane] = {};
+#pragma unroll 2
+  for (int part = 0; part < parts.parts; ++part) {
+    if (is_empty(part)) continue;
+    const float2 max_sum = parts.max_sum[at(part)];
+    const float weight = exp2_fast(max_sum.x - top);
+    total += weight * max_sum.y;
+    const float* from = parts.o + at(part) * kHeadDim + lane;
+#pragma unroll
+    for (int e = 0; e < kPerLane; ++e) sum[e] += weight * from[kWarp * e];
+  }
+  const float scale = 1 / total;
+  const size_t head = size_t(task.run.row + row / group) * sizes.heads + kv_head * group + row % group;
+  const float* gate = qg + (head * 2 + 1) * kHeadDim + lane;
+#pragma unroll
+  for (int e = 0; e < kPerLane; ++e)
+    o[head * kHeadDim + lane + kWarp * e] = to_half(sum[e] * scale * sigmoid(gate[kWarp * e]));
 }
 
 constexpr int kAppendWarps = 8;
@@ -187,15 +232,37 @@ __global__ void __launch_bounds__(kAppendWarps* kWarp)
   }
 }
 
-template <int kWarps, int kPositions>
-void attend_with(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
-                 const StateSizes& sizes, int layer, const uint16_t* pool, Half* o) {
+template <int kWarps, int kPositions, bool kParts>
+void launch_rows(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
+                 const StateSizes& sizes, int layer, const uint16_t* pool, const RowParts& parts, Half* o) {
   using Tiles = Shared<kWarps, kPositions>;
-  static const bool allowed = (allow_shared(attend_rows<kWarps, kPositions>, sizeof(Tiles)), true);
+  const auto kernel = attend_rows<kWarps, kPositions, kParts>;
+  static const bool allowed = (allow_shared(kernel, sizeof(Tiles)), true);
   static_cast<void>(allowed);
-  const int tiles = most_tiles(m, run_count, sizes, Tiles::kRows);
-  launch(attend_rows<kWarps, kPositions>, dim3(tiles * sizes.kv_heads), dim3(kWarps * kWarp), sizeof(Tiles), stream, qg,
-         norm, runs, run_count, sizes, layer, reinterpret_cast<const __nv_bfloat16*>(pool), o);
+  launch(kernel, dim3(most_tiles(m, run_count, sizes, Tiles::kRows) * sizes.kv_heads, parts.parts),
+         dim3(kWarps * kWarp), sizeof(Tiles), stream, qg, norm, runs, run_count, sizes, layer,
+         reinterpret_cast<const __nv_bfloat16*>(pool), parts, o);
+}
+template <int kWarps, int kPositions>
+void attend_rows_mma(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
+                     const StateSizes& sizes, int layer, const uint16_t* pool, const RowParts& parts, Half* o) {
+  const auto launch_it =
+      parts.parts > 1 ? launch_rows<kWarps, kPositions, true> : launch_rows<kWarps, kPositions, false>;
+  launch_it(stream, qg, norm, runs, run_count, m, sizes, layer, pool, parts, o);
+}
+
+// Which kernel: tiles of 128 rows and whole pages where there is room for them, of 64 rows and half pages elsewhere.
+using LargeTiles = Shared<8, 64>;
+using SmallTiles = Shared<4, 32>;
+int rows_of_tiles(const Chip& chip) {
+  const bool large = chip.has_wgmma || chip.shared_bytes >= static_cast<int>(sizeof(LargeTiles));
+  return large ? LargeTiles::kRows : SmallTiles::kRows;
+}
+// Few tiles before a long past leave multiprocessors idle, unless the past is cut.
+int row_parts(int m, int run_count, const StateSizes& sizes, int max_context, const Chip& chip) {
+  constexpr int kPagesWorthAPart = 8;
+  const int blocks = most_tiles(m, run_count, sizes, rows_of_tiles(chip)) * sizes.kv_heads;
+  return std::clamp(chip.multiprocessors / blocks, 1, std::max(1, max_context / (kPagesWorthAPart * kPagePositions)));
 }
 
 }  // namespace
@@ -209,19 +276,34 @@ RopeTurns rope_turns(double theta) {
   return turns;
 }
 
+size_t attend_pass_scratch(int run_count, const StateSizes& sizes, int multiprocessors) {
+  size_t most = size_t(multiprocessors) * LargeTiles::kRows * (kHeadDim + 2);  // a block each, at most
+  constexpr int kAnyContext = 1 << 30;
+  for (int runs = 1; runs <= run_count; ++runs) {  // few runs are cut into more parts than many
+    const int splits = attend_step_splits(runs, sizes.kv_heads, kAnyContext, multiprocessors);
+    most = std::max(most, attend_step_scratch(runs, sizes.heads, splits));
+  }
+  return most;
+}
+
 void attend_pass(Stream stream, const float* qg, const float* k, const float* v, const QkNorm& norm,
                  const DeviceRun* runs, int run_count, int m, const StateSizes& sizes, int attention_layer,
-                 uint16_t* pool, int splits, float* scratch, Half* o, const Chip& chip) {
+                 uint16_t* pool, Half* o, int max_context, float* scratch, const Chip& chip) {
+  const int splits = attend_step_splits(run_count, sizes.kv_heads, max_context, chip.multiprocessors);
   attend_step(stream, qg, k, v, norm, runs, run_count, sizes, attention_layer, pool, splits, scratch, o);
   launch(append_kv, dim3((m * sizes.kv_heads + kAppendWarps - 1) / kAppendWarps), dim3(kAppendWarps * kWarp), 0, stream,
          k, v, norm, runs, run_count, sizes, attention_layer, reinterpret_cast<__nv_bfloat16*>(pool));
-  if (chip.has_wgmma) {
-    attend_rows_sm90(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, o);
-  } else if (chip.shared_bytes >= static_cast<int>(sizeof(Shared<8, 64>))) {
-    attend_with<8, 64>(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, o);
-  } else {
-    attend_with<4, 32>(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, o);
-  }
+
+  const int tile_rows = rows_of_tiles(chip), blocks = most_tiles(m, run_count, sizes, tile_rows) * sizes.kv_heads;
+  RowParts parts{row_parts(m, run_count, sizes, max_context, chip), scratch, nullptr};
+  parts.max_sum = reinterpret_cast<float2*>(scratch + size_t(blocks) * parts.parts * tile_rows * kHeadDim);
+  const auto attend = chip.has_wgmma                   ? attend_rows_sm90
+                      : tile_rows == LargeTiles::kRows ? attend_rows_mma<8, 64>
+                                                       : attend_rows_mma<4, 32>;
+  attend(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, parts, o);
+  if (parts.parts > 1)
+    launch(merge_rows, dim3(blocks, tile_rows / kMergeWarps), dim3(kMergeWarps * kWarp), 0, stream, qg, runs, run_count,
+           sizes, tile_rows, parts, o);
 }
 
 }  // namespace calla::cuda

@@ -47,9 +47,11 @@ int attend_step_splits(int run_count, int kv_heads, int max_context, int multipr
 // Floats of scratch that attend_step needs.
 size_t attend_step_scratch(int run_count, int heads, int splits);
 
-// Runs of any number of rows; those of one row as above, whatever `splits`. m: rows of the pass.
+// Runs of any number of rows; those of one row as above. m: rows of the pass. No run gets longer than max_context.
 void attend_pass(Stream stream, const float* qg, const float* k, const float* v, const QkNorm& norm,
                  const DeviceRun* runs, int run_count, int m, const StateSizes& sizes, int attention_layer,
-                 uint16_t* pool, int splits, float* scratch, Half* o, const Chip& chip = current_chip());
+                 uint16_t* pool, Half* o, int max_context, float* scratch, const Chip& chip = current_chip());
+// Floats of scratch that attend_pass and attend_step need for up to so many runs, whatever their contexts.
+size_t attend_pass_scratch(int run_count, const StateSizes& sizes, int multiprocessors);
 
 }  // namespace calla::cuda

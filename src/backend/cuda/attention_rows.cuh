@@ -26,6 +26,23 @@ __device__ inline Task find_task(const DeviceRun* runs, int run_count, int group
   }
   return {{}, 0, false};
 }
+// What a block of a tile attends to: all that the tile's last row sees, or one of several parts of it. Parts are whole
+// pages; an empty one has no steps.
+struct Context {
+  const int32_t* pages;  // from the first on
+  int offset;            // its position
+  int limit;             // positions from there on
+};
+__device__ inline Context find_context(const Task& task, int group, int rows, int part, int parts) {
+  const DeviceRun& run = task.run;
+  const int limit = run.position + (min(task.first + rows, run.count * group) - 1) / group + 1;
+  const int pages = (limit + kPagePositions - 1) / kPagePositions;
+  const int first = static_cast<int>(int64_t{pages} * part / parts),
+            end = static_cast<int>(int64_t{pages} * (part + 1) / parts);
+  return {run.pages + first, first * kPagePositions, min(limit, end * kPagePositions) - first * kPagePositions};
+}
+inline constexpr float kNoMaximum = -1e30f;  // of a row that sees nothing; finite, so that differences are numbers
+
 // Not less than there are tiles in a pass of m rows.
 inline int most_tiles(int m, int run_count, const StateSizes& sizes, int rows) {
   return m * (sizes.heads / sizes.kv_heads) / rows + run_count;
@@ -92,8 +109,30 @@ __device__ __forceinline__ void store_rows(const float (&out)[kHeadDim / 8][4], 
   }
 }
 
-// The kernel for Hopper (attention_sm90.cu), which no other GPU can run.
+// Results of parts of contexts: `parts` for each block of rows, each of `rows` rows.
+struct RowParts {
+  int parts;
+  float* o;         // [blocks][parts][rows][256], not divided by the sum
+  float2* max_sum;  // [blocks][parts][rows]
+};
+__device__ __forceinline__ void store_part(const float (&out)[kHeadDim / 8][4], const float (&top)[2],
+                                           const float (&sum)[2], const RowParts& to, int rows, int first, int lane) {
+  const int i = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float total = sum[h] + __shfl_xor_sync(0xffffffff, sum[h], 1);
+    total += __shfl_xor_sync(0xffffffff, total, 2);
+    const size_t row = (size_t(blockIdx.x) * to.parts + blockIdx.y) * rows + first + i + 8 * h;
+    if (t == 0) to.max_sum[row] = make_float2(top[h], total);
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n)
+      *reinterpret_cast<float2*>(to.o + row * kHeadDim + 8 * n + 2 * t) = make_float2(out[n][2 * h], out[n][2 * h + 1]);
+  }
+}
+
+// The kernel for Hopper (attention_sm90.cu), which no other GPU can run. With one part, `parts` has no memory.
 void attend_rows_sm90(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
-                      const StateSizes& sizes, int attention_layer, const uint16_t* pool, Half* o);
+                      const StateSizes& sizes, int attention_layer, const uint16_t* pool, const RowParts& parts,
+                      Half* o);
 
 }  // namespace calla::cuda

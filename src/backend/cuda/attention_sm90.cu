@@ -138,7 +138,7 @@ __device__ __forceinline__ void wgmma_values(float (&d)[32][4], const uint32_t (
 struct Copier {
   Shared& s;
   const __nv_bfloat16* pool;
-  const DeviceRun& run;
+  const Context& context;
   const StateSizes& sizes;
   int layer, kv_head, steps, end;
 
@@ -146,7 +146,7 @@ struct Copier {
     constexpr int kRowsAtOnce = kGroupThreads / kWarp;
     const int thread = threadIdx.x % kGroupThreads, chunk = thread % kWarp, first = thread / kWarp;
     const __nv_bfloat16* from =
-        pool + page_offset(sizes, run.pages[step], layer, which, kv_head) + first * kHeadDim + chunk * 8;
+        pool + page_offset(sizes, context.pages[step], layer, which, kv_head) + first * kHeadDim + chunk * 8;
     const uint32_t to = shared_address(which == 0 ? s.keys[step % kStages] : s.values[step % kStages]);
     if (step >= kStages) {
       barrier_wait(which == 0 ? s.empty_keys[step % kStages] : s.empty_values[step % kStages],
@@ -188,10 +188,12 @@ struct Copier {
   }
 };
 
-// Grid: kv_heads · tiles.
+// Grid: (kv_heads · tiles, parts).
+template <bool kParts>
 __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
     attend_rows(const float* qg, const __grid_constant__ QkNorm norm, const DeviceRun* runs, int run_count,
-                const __grid_constant__ StateSizes sizes, int layer, const __nv_bfloat16* pool, __half* o) {
+                const __grid_constant__ StateSizes sizes, int layer, const __nv_bfloat16* pool, RowParts parts,
+                __half* o) {
   extern __shared__ __align__(1024) char shared_bytes[];
   Shared& s = *reinterpret_cast<Shared*>(shared_bytes);
   constexpr int kRows = kGroups * kGroupRows, kColumnTiles = kPagePositions / 8;
@@ -202,10 +204,9 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
   if (!task.any) return;
   const DeviceRun& run = task.run;
   const int rows = run.count * group;
-  const auto token_of = [&](int row) { return min(row, rows - 1) / group; };
-  // Positions that the block's last row sees.
-  const int limit = run.position + token_of(task.first + kRows - 1) + 1;
-  const int steps = (limit + kPagePositions - 1) / kPagePositions;
+  const Context context = find_context(task, group, kRows, kParts ? blockIdx.y : 0, kParts ? parts.parts : 1);
+  const int steps = (context.limit + kPagePositions - 1) / kPagePositions, position = run.position - context.offset;
+  if (kParts && steps == 0) return;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(s.full_keys[stage], kGroupThreads);
@@ -219,7 +220,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
   const int warpgroup = threadIdx.x / kGroupThreads;
   if (warpgroup == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    Copier{s, pool, run, sizes, layer, kv_head, steps, run.position + run.count}.run_all();
+    Copier{s, pool, context, sizes, layer, kv_head, steps, position + run.count}.run_all();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroupThreads / kWarp, i = lane / 4, t = lane % 4;
@@ -231,9 +232,9 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
     asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "n"(kGroupThreads) : "memory");
 
     // Of rows i and i + 8: positions seen, running maximum, this lane's part of the running sum.
-    const int seen[2] = {run.position + token_of(warp_first + i) + 1, run.position + token_of(warp_first + i + 8) + 1};
-    const int all_see = run.position + token_of(warp_first) + 1;
-    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, keep[2];
+    const auto seen_by = [&](int row) { return position + min(row, rows - 1) / group + 1; };
+    const int seen[2] = {seen_by(warp_first + i), seen_by(warp_first + i + 8)}, all_see = seen_by(warp_first);
+    float top[2] = {kNoMaximum, kNoMaximum}, sum[2] = {0, 0}, keep[2];
     float score[kColumnTiles][4], out[kHeadDim / 8][4] = {};
     uint32_t weights[kPagePositions / 16][4];
     const uint32_t q_tile = shared_address(s.q[warpgroup]);
@@ -282,7 +283,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) high = fmaxf(high, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
         high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
-        high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));  // finite: every row sees position 0, the first
+        high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
         keep[h] = exp2_fast(top[h] - high);
         top[h] = high;
         float added = 0;
@@ -334,19 +335,31 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
     multiply_values(steps - 1);
     wgmma_wait<0>();
     settle(out);
-    store_rows(out, sum, qg, run, sizes, kv_head, warp_first, lane, o);
+    if constexpr (kParts) {
+      store_part(out, top, sum, parts, kRows, warpgroup * kGroupRows + warp * kWarpRows, lane);
+    } else {
+      store_rows(out, sum, qg, run, sizes, kv_head, warp_first, lane, o);
+    }
   }
+}
+
+template <bool kParts>
+void launch_rows(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
+                 const StateSizes& sizes, int layer, const uint16_t* pool, const RowParts& parts, Half* o) {
+  static const bool allowed = (allow_shared(attend_rows<kParts>, sizeof(Shared)), true);
+  static_cast<void>(allowed);
+  launch(attend_rows<kParts>, dim3(most_tiles(m, run_count, sizes, kGroups * kGroupRows) * sizes.kv_heads, parts.parts),
+         dim3((kGroups + 1) * kGroupThreads), sizeof(Shared), stream, qg, norm, runs, run_count, sizes, layer,
+         reinterpret_cast<const __nv_bfloat16*>(pool), parts, o);
 }
 
 }  // namespace
 
 void attend_rows_sm90(Stream stream, const float* qg, const QkNorm& norm, const DeviceRun* runs, int run_count, int m,
-                      const StateSizes& sizes, int attention_layer, const uint16_t* pool, Half* o) {
-  static const bool allowed = (allow_shared(attend_rows, sizeof(Shared)), true);
-  static_cast<void>(allowed);
-  const int tiles = most_tiles(m, run_count, sizes, kGroups * kGroupRows);
-  launch(attend_rows, dim3(tiles * sizes.kv_heads), dim3((kGroups + 1) * kGroupThreads), sizeof(Shared), stream, qg,
-         norm, runs, run_count, sizes, attention_layer, reinterpret_cast<const __nv_bfloat16*>(pool), o);
+                      const StateSizes& sizes, int attention_layer, const uint16_t* pool, const RowParts& parts,
+                      Half* o) {
+  const auto launch_it = parts.parts > 1 ? launch_rows<true> : launch_rows<false>;
+  launch_it(stream, qg, norm, runs, run_count, m, sizes, attention_layer, pool, parts, o);
 }
 
 }  // namespace calla::cuda

@@ -9,6 +9,8 @@
 // of length one, so nothing grows, and errors do not add up with the length of a run: against f64 they are 8·10^-4 of
 // the outputs' rms for heads that hardly forget, 4·10^-4 for others.
 
+#include <algorithm>
+
 #include "backend/cuda/delta.cuh"
 #include "backend/cuda/fragments.cuh"
 #include "backend/cuda/launch.cuh"
@@ -598,8 +600,15 @@ __global__ void append_window(const float* qkv, const DeviceRun* runs, StateSize
     *window_of(run, sizes, layer, run.position + i, c) = qkv[(size_t(run.row) + i) * sizes.channels + c];
 }
 
+void launch_append(Stream stream, const float* qkv, const DeviceRun* runs, int run_count, const StateSizes& sizes,
+                   int layer) {
+  launch(append_window, dim3((sizes.channels + kThreads - 1) / kThreads, run_count), dim3(kThreads), 0, stream, qkv,
+         runs, sizes, layer);
+}
+
+// Runs of kChunkedRows rows and more have a chunk for each 64 rows begun.
 int most_chunks(int m, int run_count) {
-  return m / kChunk + run_count;
+  return m / kChunk + std::min(run_count, m / kChunkedRows);
 }
 
 template <int kStages>
@@ -627,6 +636,10 @@ void delta_pass(Stream stream, const float* qkv, const float* a, const float* b,
   auto* head_chunks = reinterpret_cast<HeadChunk*>(scratch);
   auto* tiles = reinterpret_cast<Tile*>(head_chunks + size_t(chunks) * sizes.v_heads);
   delta_short_runs(stream, qkv, a, b, w, runs, run_count, sizes, delta_layer, o);
+  if (chunks == 0) {
+    launch_append(stream, qkv, runs, run_count, sizes, delta_layer);
+    return;
+  }
   launch(convolve, dim3(heads, chunks), dim3(kThreads), 0, stream, qkv, w.conv, runs, run_count, sizes, delta_layer,
          tiles);
   launch(prepare, dim3(sizes.v_heads, chunks), dim3(kThreads), sizeof(PrepareShared), stream, a, b, w, runs, run_count,
@@ -636,8 +649,7 @@ void delta_pass(Stream stream, const float* qkv, const float* a, const float* b,
   } else {
     launch_walk<1>(stream, runs, run_count, sizes, delta_layer, head_chunks, tiles, o);
   }
-  launch(append_window, dim3((sizes.channels + kThreads - 1) / kThreads, run_count), dim3(kThreads), 0, stream, qkv,
-         runs, sizes, delta_layer);
+  launch_append(stream, qkv, runs, run_count, sizes, delta_layer);
 }
 
 }  // namespace calla::cuda

@@ -54,8 +54,7 @@ void CudaScratch::resize(int rows, int wanted) {
   last.rows = logits.rows = wanted;
 }
 
-CudaOps::Buffers CudaOps::Buffers::take(Arena& arena, const ModelConfig& c, int max_rows, int max_context,
-                                        int multiprocessors) {
+CudaOps::Buffers CudaOps::Buffers::take(Arena& arena, const ModelConfig& c, int max_rows, int multiprocessors) {
   const size_t rows = max_rows, slots = rows * (c.top_k + 1);
   const auto halves = [&](size_t n) { return reinterpret_cast<Half*>(arena.take<uint16_t>(n)); };
   Buffers b;
@@ -66,20 +65,14 @@ CudaOps::Buffers CudaOps::Buffers::take(Arena& arena, const ModelConfig& c, int 
   b.partial = halves(slots * c.hidden);
   b.router_logits = arena.take<float>(rows * c.experts);
   b.shared_logits = arena.take<float>(rows);
-  // Few runs are cut into more parts than many.
-  size_t attend = 0;
-  for (int runs = 1; runs <= std::min(max_rows, kMostSteps); ++runs) {
-    const int splits = attend_step_splits(runs, c.kv_heads, max_context, multiprocessors);
-    attend = std::max(attend, attend_step_scratch(runs, c.heads, splits));
-  }
-  b.attend = arena.take<float>(std::max(attend, attend_step_scratch(max_rows, c.heads, 1)));
+  b.attend = arena.take<float>(attend_pass_scratch(max_rows, sizes_of(c), multiprocessors));
   b.delta = arena.take<float>(delta_pass_scratch(max_rows, max_rows, sizes_of(c)));
   return b;
 }
 
-size_t CudaOps::scratch_bytes(const ModelConfig& config, int max_rows, int max_context, int multiprocessors) {
+size_t CudaOps::scratch_bytes(const ModelConfig& config, int max_rows, int multiprocessors) {
   Arena arena;
-  Buffers::take(arena, config, max_rows, max_context, multiprocessors);
+  Buffers::take(arena, config, max_rows, multiprocessors);
   return arena.used();
 }
 
@@ -91,11 +84,10 @@ StateSizes CudaOps::sizes_of(const ModelConfig& c) {
 }
 
 Result<CudaOps> CudaOps::make(const ModelConfig& config, const DeviceWeights& weights, const DevicePages& pages,
-                              int max_rows, int max_context, int multiprocessors, Stream stream) {
-  CALLA_ASSIGN(DeviceMemory memory,
-               DeviceMemory::allocate(scratch_bytes(config, max_rows, max_context, multiprocessors)));
+                              int max_rows, int multiprocessors, Stream stream) {
+  CALLA_ASSIGN(DeviceMemory memory, DeviceMemory::allocate(scratch_bytes(config, max_rows, multiprocessors)));
   Arena arena(memory.data());
-  const Buffers buffers = Buffers::take(arena, config, max_rows, max_context, multiprocessors);
+  const Buffers buffers = Buffers::take(arena, config, max_rows, multiprocessors);
   return CudaOps(config, weights, pages, multiprocessors, stream, std::move(memory), buffers);
 }
 
@@ -247,9 +239,8 @@ void CudaOps::attend(Matrix qg, Matrix k, Matrix v, const Batch<State>&, int lay
     attend_step(stream_, qg.data, k.data, v.data, norm, pass_.runs, runs_, sizes_, slot(layer), pages_.data(), splits,
                 buffers_.attend, o.half);
   } else {
-    const int splits = attend_step_splits(runs_, config_.kv_heads, pass_.context, multiprocessors_);
     attend_pass(stream_, qg.data, k.data, v.data, norm, pass_.runs, runs_, qg.rows, sizes_, slot(layer), pages_.data(),
-                splits, buffers_.attend, o.half);
+                o.half, pass_.context, buffers_.attend);
   }
 }
 

@@ -52,8 +52,8 @@ class CudaOps {
   // What the verbs need besides the page's own matrices, for passes of up to max_rows rows. weights, pages and stream
   // must outlive this.
   static Result<CudaOps> make(const ModelConfig& config, const DeviceWeights& weights, const DevicePages& pages,
-                              int max_rows, int max_context, int multiprocessors, Stream stream);
-  static size_t scratch_bytes(const ModelConfig& config, int max_rows, int max_context, int multiprocessors);
+                              int max_rows, int multiprocessors, Stream stream);
+  static size_t scratch_bytes(const ModelConfig& config, int max_rows, int multiprocessors);
   static constexpr int kMostSteps = 64;  // runs of one row that are decoded as a step
 
   // Once: what a step's kernels fetch for those after them.
@@ -93,7 +93,7 @@ class CudaOps {
     Half* partial;  // [rows·(top_k+1)][hidden]
     float *router_logits, *shared_logits;
     float *attend, *delta;  // scratch of attention and delta rule
-    static Buffers take(Arena& arena, const ModelConfig& config, int max_rows, int max_context, int multiprocessors);
+    static Buffers take(Arena& arena, const ModelConfig& config, int max_rows, int multiprocessors);
   };
   CudaOps(const ModelConfig& config, const DeviceWeights& weights, const DevicePages& pages, int multiprocessors,
           Stream stream, DeviceMemory memory, const Buffers& buffers);

@@ -144,13 +144,15 @@ TEST(CudaAttention, RowsAtEveryEdge) {
       {{0, 5, 1000}, {2, 1, 200}, {1, 33, 31}},
       {{2, 15, 0}, {1, 16, 1}, {0, 17, 47}, {3, 48, 128}},
       {{0, 200, 300}},
+      {{0, 9, 2500}, {1, 2, 700}},
+      {{0, 700, 0}},
   };
   for (const auto& [heads, kv_heads] : {std::pair{16, 2}, {6, 2}, {1, 1}, {20, 2}}) {
     const ModelConfig c = config(heads, kv_heads);
     for (const auto& rows : passes) {
-      for (const Chip& chip : {Chip{227 << 10, true}, Chip{227 << 10, false}, Chip{99 << 10, false}}) {
+      for (const Chip& chip : {Chip{227 << 10, true, 132}, Chip{227 << 10, false, 132}, Chip{99 << 10, false, 40}}) {
         if (chip.has_wgmma && !cuda::current_chip().has_wgmma) continue;
-        Sequences s(c, 4, 40, 13 * heads);
+        Sequences s(c, 4, 60, 13 * heads);
         int m = 0;
         for (const auto& r : rows) {
           s.fill(r.sequence, layer, r.position);
@@ -161,11 +163,11 @@ TEST(CudaAttention, RowsAtEveryEdge) {
         const auto before = s.pool.get();
         const auto& runs = s.runs(rows);
         const int run_count = static_cast<int>(rows.size());
-        constexpr int kSplits = 5;
-        DeviceArray<float> scratch(cuda::attend_step_scratch(run_count, heads, kSplits));
+        constexpr int kMaxContext = 4096;  // short of most passes: contexts are cut into more parts than they fill
+        DeviceArray<float> scratch(cuda::attend_pass_scratch(run_count, s.sizes, chip.multiprocessors));
         cuda::attend_pass(nullptr, t.device_qg.data(), t.device_k.data(), t.device_v.data(), t.norm(c), runs.data(),
-                          run_count, m, s.sizes, s.shape.slot[layer], s.pool.data(), kSplits, scratch.data(),
-                          t.o.data(), chip);
+                          run_count, m, s.sizes, s.shape.slot[layer], s.pool.data(), t.o.data(), kMaxContext,
+                          scratch.data(), chip);
         const auto want = t.want(c, s.batch(), layer);
         EXPECT_LE(nmse(floats(t.o.get()), want), kBf16)
             << heads << " heads, " << rows[0].count << " rows from " << rows[0].position << ", " << chip.shared_bytes

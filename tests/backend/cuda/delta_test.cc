@@ -112,7 +112,7 @@ double worst_pass(Sequences& s, const ModelConfig& c, const Weights& w, int laye
     const int run_count = static_cast<int>(rows.size());
     DeviceArray<float> scratch(cuda::delta_pass_scratch(m, run_count, s.sizes));
     cuda::delta_pass(nullptr, t.device_qkv.data(), t.device_a.data(), t.device_b.data(), w.weights(), runs.data(),
-                     run_count, m, s.sizes, s.shape.slot[layer], scratch.data(), t.o.data(), {shared, false});
+                     run_count, m, s.sizes, s.shape.slot[layer], scratch.data(), t.o.data(), {shared, false, 132});
     worst = std::max(worst, nmse(t.o.get(), t.want(c, s.batch(), layer, w.conv, w.A_log, w.dt_bias)));
     for (const auto& r : rows)
       worst = std::max(worst, nmse(s.recurrent(r.sequence).get(), s.ref(r.sequence).recurrent_all()));
