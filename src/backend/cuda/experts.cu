@@ -2,20 +2,23 @@
 
 #include <algorithm>
 
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/tile_product.cuh"
+#include "backend/cuda/chip.h"
+#include "backend/cuda/experts.cuh"
 
 namespace calla::cuda {
 namespace {
 
 constexpr int kMaxExperts = 512;
 constexpr int kWordTokens = 32;  // tokens of a word of Routing::members
-constexpr int kPlaceThreads = kMaxExperts;
 
-// How many slots a tile has at most: about as many as an expert has on average, so that its weights are read once.
+// Row tiles, token tiles, row warps, split, stages, blocks.
+using Few = FewCut<2, 2, 4, 2, 4, 2>;       // 128 rows × 16 slots
+using SmallFew = FewCut<2, 2, 4, 2, 3, 1>;  // the same for chips with less shared memory
+using Many = Cut<4, 8, 4, 1, 4, 2>;         // 256 × 64
+
+// How many slots a tile has at most: more than most experts have, so that their weights are read once.
 int tile_slots(int m, int experts, int top_k) {
-  const int mean = m * top_k / experts;
-  return mean <= 4 ? 16 : mean <= 24 ? 32 : 64;
+  return m * top_k <= 8 * experts ? Few::kTokens : current_chip().has_wgmma ? ExpertGroups::kTokens : Many::kTokens;
 }
 int tiles_up_to(int slots, int size) {
   return (slots + size - 1) / size;
@@ -81,7 +84,7 @@ __device__ __forceinline__ void choose(const Choice& p, int token, int lane, uin
   if (lane == p.r.top_k) p.r.weight[token * (p.r.top_k + 1) + lane] = sigmoid(p.shared[token]);
 }
 
-// Exclusive sums over a block of kPlaceThreads, of two numbers at once.
+// Exclusive sums over a block, of two numbers at once. warps: room for a number of each warp.
 __device__ __forceinline__ int2 sums_before(int2 v, int2* warps) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   int2 sum = v;
@@ -96,35 +99,38 @@ __device__ __forceinline__ int2 sums_before(int2 v, int2* warps) {
   return {sum.x - v.x, sum.y - v.y};
 }
 
-// Puts the choices from `from` on, every `step`-th, into their slots; block 0 lists the tiles.
-__device__ __forceinline__ void place(const Choice& p, int from, int step, int* first, int2* warps) {
+// Puts this block's share of the choices into their slots; block 0 lists the tiles. The block has a thread for each
+// expert at least.
+__device__ __forceinline__ void place(const Choice& p) {
+  __shared__ int first[kMaxExperts];
+  __shared__ int2 warps[kWarp];
   const int e = threadIdx.x, shared_tiles = (p.m + p.tile - 1) / p.tile;
-  if (e < kPlaceThreads) {
-    const int slots = e < p.r.experts ? p.r.slots[e] : 0, tiles = (slots + p.tile - 1) / p.tile;
-    const int2 before = sums_before({slots, tiles}, warps);
-    first[e] = before.x;
-    if (blockIdx.x == 0) {
-      for (int j = 0; j < tiles; ++j) {
-        p.r.tiles[shared_tiles + before.y + j] = {e, before.x + j * p.tile, min(p.tile, slots - j * p.tile), 0};
-      }
-      if (e == kPlaceThreads - 1) *p.r.tile_count = shared_tiles + before.y + tiles;
-      for (int j = e; j < shared_tiles; j += kPlaceThreads) {
-        p.r.tiles[j] = {p.r.experts, p.m * p.r.top_k + j * p.tile, min(p.tile, p.m - j * p.tile), 0};
-      }
+  const int slots = e < p.r.experts ? p.r.slots[e] : 0, tiles = (slots + p.tile - 1) / p.tile;
+  const int2 before = sums_before({slots, tiles}, warps);
+  if (e < p.r.experts) first[e] = before.x;
+  if (blockIdx.x == 0) {
+    for (int j = 0; j < tiles; ++j) {
+      p.r.tiles[shared_tiles + before.y + j] = {e, before.x + j * p.tile, min(p.tile, slots - j * p.tile), 0};
+    }
+    if (e == p.r.experts - 1) *p.r.tile_count = shared_tiles + before.y + tiles;
+    for (int j = e; j < shared_tiles; j += blockDim.x) {
+      p.r.tiles[j] = {p.r.experts, p.m * p.r.top_k + j * p.tile, min(p.tile, p.m - j * p.tile), 0};
     }
   }
   __syncthreads();
-  for (int i = from; i < p.m * p.r.top_k; i += step) {
+  const int start = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
+  for (int i = start; i < p.m * p.r.top_k; i += step) {
     const int token = i / p.r.top_k, expert = p.r.chosen[i], word = expert * p.words + token / kWordTokens;
     const uint32_t earlier = p.r.members[word] & ((1u << token % kWordTokens) - 1);
     const int slot = first[expert] + p.r.before[word] + __popc(earlier);
     p.r.slot_of[i] = slot;
     p.r.slot_token[slot] = token;
   }
-  for (int i = from; i < p.m; i += step) p.r.slot_token[p.m * p.r.top_k + i] = i;
+  for (int i = start; i < p.m; i += step) p.r.slot_token[p.m * p.r.top_k + i] = i;
 }
 
-// A warp a token; the block has the tokens of one word of each expert's members.
+// A warp a token; the block has the tokens of one word of each expert's members. A block that has all tokens does the
+// rest as well.
 __global__ __launch_bounds__(kWordTokens* kWarp) void choose_kernel(const __grid_constant__ Choice p) {
   __shared__ uint32_t members[kMaxExperts];
   const int token = blockIdx.x * kWordTokens + threadIdx.x / kWarp;
@@ -134,7 +140,16 @@ __global__ __launch_bounds__(kWordTokens* kWarp) void choose_kernel(const __grid
   launch_next();
   if (token < p.m) choose(p, token, threadIdx.x % kWarp, members);
   __syncthreads();
-  for (int e = threadIdx.x; e < p.r.experts; e += blockDim.x) p.r.members[e * p.words + blockIdx.x] = members[e];
+  for (int e = threadIdx.x; e < p.r.experts; e += blockDim.x) {
+    p.r.members[e * p.words + blockIdx.x] = members[e];
+    if (gridDim.x == 1) {
+      p.r.before[e] = 0;
+      p.r.slots[e] = __popc(members[e]);
+    }
+  }
+  if (gridDim.x > 1) return;
+  __syncthreads();
+  place(p);
 }
 
 // A warp an expert.
@@ -159,92 +174,10 @@ __global__ void count_kernel(const __grid_constant__ Choice p) {
   if (lane == 0) p.r.slots[e] = count;
 }
 
-__global__ __launch_bounds__(kPlaceThreads) void place_kernel(const __grid_constant__ Choice p) {
-  __shared__ int first[kMaxExperts];
-  __shared__ int2 warps[kPlaceThreads / kWarp];
+__global__ __launch_bounds__(kMaxExperts) void place_kernel(const __grid_constant__ Choice p) {
   wait_for_previous();
   launch_next();
-  place(p, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x, first, warps);
-}
-
-// A matrix of the routed experts and the same one of the shared.
-struct Pair {
-  const uint8_t *codes, *scales;
-  size_t next_codes, next_scales;  // bytes from one expert to the next
-  const uint8_t *shared_codes, *shared_scales;
-};
-struct Experts {
-  Pair w;
-  int row_tiles, groups;
-  Routing r;
-  const Half* x;
-  Half* y;
-};
-
-__device__ __forceinline__ BlockProduct expert_product(const Experts& p, const ExpertTile& tile, int first_tile) {
-  const bool routed = tile.expert < p.r.experts;
-  const uint8_t* const codes = routed ? p.w.codes + p.w.next_codes * tile.expert : p.w.shared_codes;
-  const uint8_t* const scales = routed ? p.w.scales + p.w.next_scales * tile.expert : p.w.shared_scales;
-  const size_t tiles = size_t(first_tile) * p.groups;
-  return {codes + tiles * kTileCodeBytes,
-          scales + tiles * kTileScaleWords * 4,
-          p.row_tiles - first_tile,
-          p.groups,
-          tile.count,
-          p.x};
-}
-
-// Two rows' sums of two tokens, as this lane and the one four further have them (rows i, tokens 2t and 2t+1; rows i^1),
-// become two rows of one token: even i keep token 2t, odd ones 2t+1.
-__device__ __forceinline__ __half2 pair_rows(float first, float second, int lane) {
-  const bool odd = lane / 4 & 1;
-  const float other = __shfl_xor_sync(0xffffffff, odd ? first : second, 4);
-  return odd ? __halves2half2(to_half(other), to_half(second)) : __halves2half2(to_half(first), to_half(other));
-}
-
-// Block (b, i): kBlockTiles row tiles for the slots of tile i. kInner: rows of tiles are gate, up in turn.
-template <class C, bool kInner>
-__global__ __launch_bounds__(C::kThreads, C::kBlocks) void experts_kernel(const __grid_constant__ Experts p) {
-  extern __shared__ __align__(128) uint8_t shared[];
-  static_assert(C::kSplit == 1 && C::kRowTiles % 2 == 0);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int first_tile = blockIdx.x * C::kBlockTiles;
-  wait_for_previous();
-  launch_next();
-  if (static_cast<int>(blockIdx.y) >= *p.r.tile_count) return;
-  const ExpertTile tile = p.r.tiles[blockIdx.y];
-  const BlockProduct block = expert_product(p, tile, first_tile);
-  float sum[C::kRowTiles][C::kTokenTiles][4];
-  multiply<C>(
-      block, shared, [] {}, [&](int token) { return kInner ? p.r.slot_token[tile.first + token] : tile.first + token; },
-      sum);
-
-  constexpr int kUnit = kInner ? 2 : 1;  // row tiles of weights for one of results
-  const int first_unit = (first_tile + warp * C::kRowTiles) / kUnit, units = p.row_tiles / kUnit;
-#pragma unroll
-  for (int n = 0; n < C::kTokenTiles; ++n) {
-    const int token = n * 8 + lane % 4 * 2 + (lane / 4 & 1);
-    Half* const y = p.y + size_t(tile.first + token) * units * kTileRows + (lane / 4 & ~1);
-#pragma unroll
-    for (int u = 0; u < C::kRowTiles / kUnit; ++u) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float v[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          if constexpr (kInner) {
-            v[j] = silu(sum[2 * u][n][2 * h + j]) * sum[2 * u + 1][n][2 * h + j];
-          } else {
-            v[j] = sum[u][n][2 * h + j];
-          }
-        }
-        const __half2 two = pair_rows(v[0], v[1], lane);
-        if (token < tile.count && first_unit + u < units) {
-          *reinterpret_cast<__half2*>(y + (first_unit + u) * kTileRows + 8 * h) = two;
-        }
-      }
-    }
-  }
+  place(p);
 }
 
 struct Combine {
@@ -287,33 +220,21 @@ __global__ void combine_kernel(const __grid_constant__ Combine p) {
   }
 }
 
-template <class C, bool kInner>
-void launch_experts(Stream stream, const Experts& p, int tiles) {
-  static const bool once = (allow_shared(experts_kernel<C, kInner>, C::kSharedBytes), true);
-  (void)once;
-  launch(experts_kernel<C, kInner>, dim3((p.row_tiles + C::kBlockTiles - 1) / C::kBlockTiles, tiles), C::kThreads,
-         C::kSharedBytes, stream, p);
-}
-
-// For tiles of 16, 32 and 64 slots: row tiles, token tiles, row warps, split, stages, blocks.
-using Few = Cut<2, 2, 4, 1, 6, 4>;
-using Middle = Cut<2, 4, 4, 1, 6, 4>;
-using Many = Cut<4, 8, 4, 1, 4, 2>;
-
 template <bool kInner>
 void multiply_experts(Stream stream, const Experts& p, int m) {
   const int tiles = max_tiles(m, p.r.experts, p.r.top_k);
   switch (tile_slots(m, p.r.experts, p.r.top_k)) {
-    case 16:
-      return launch_experts<Few, kInner>(stream, p, tiles);
-    case 32:
-      return launch_experts<Middle, kInner>(stream, p, tiles);
-    default:
+    case Few::kTokens:
+      return fits<Few>(p.groups) ? launch_experts<Few, kInner>(stream, p, tiles)
+                                 : launch_experts<SmallFew, kInner>(stream, p, tiles);
+    case Many::kTokens:
       return launch_experts<Many, kInner>(stream, p, tiles);
+    default:
+      return kInner ? launch_inner_groups(stream, p, tiles) : launch_outer_groups(stream, p, tiles);
   }
 }
 
-Pair pair_of(const DeviceLinear& routed, size_t codes, size_t scales, const DeviceLinear& shared) {
+ExpertMatrix matrix_of(const DeviceLinear& routed, size_t codes, size_t scales, const DeviceLinear& shared) {
   CHECK(routed.in == shared.in && routed.out == shared.out && routed.format == DeviceLinear::Format::kAffine4 &&
             shared.format == DeviceLinear::Format::kAffine4 && routed.out % kTileRows == 0,
         "experts that there is no kernel for");
@@ -337,7 +258,7 @@ Routing Routing::take(Arena& arena, int max_rows, int experts, int top_k) {
   r.members = arena.take<uint32_t>(experts * words);
   r.before = arena.take<int32_t>(experts * words);
   r.slots = arena.take<int32_t>(experts);
-  r.tiles = arena.take<ExpertTile>(choices / 16 + experts + max_rows / 16 + 1);
+  r.tiles = arena.take<ExpertTile>(choices / Few::kTokens + experts + max_rows / Few::kTokens + 1);
   r.tile_count = arena.take<int32_t>(1);
   return r;
 }
@@ -347,19 +268,20 @@ void choose_experts(Stream stream, const float* router_logits, const float* shar
   const int words = tiles_up_to(m, kWordTokens);
   const Choice p{r, router_logits, shared_logits, m, words, tile_slots(m, r.experts, r.top_k)};
   launch(choose_kernel, words, kWordTokens * kWarp, 0, stream, p);
+  if (words == 1) return;
   launch(count_kernel, tiles_up_to(r.experts, 8), 8 * kWarp, 0, stream, p);
-  launch(place_kernel, tiles_up_to(m * r.top_k, kPlaceThreads), kPlaceThreads, 0, stream, p);
+  launch(place_kernel, tiles_up_to(m * r.top_k, kMaxExperts), kMaxExperts, 0, stream, p);
 }
 
 void experts_inner(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, const Half* h, int m,
                    const Routing& r, Half* inner) {
-  const Pair w = pair_of(routed.gate_up, routed.gate_up_codes, routed.gate_up_scales, shared.gate_up);
+  const ExpertMatrix w = matrix_of(routed.gate_up, routed.gate_up_codes, routed.gate_up_scales, shared.gate_up);
   multiply_experts<true>(stream, {w, routed.gate_up.out / kTileRows, routed.gate_up.in / kGroup, r, h, inner}, m);
 }
 
 void experts_outer(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, const Half* inner, int m,
                    const Routing& r, Half* partial, float* y, bool add) {
-  const Pair w = pair_of(routed.down, routed.down_codes, routed.down_scales, shared.down);
+  const ExpertMatrix w = matrix_of(routed.down, routed.down_codes, routed.down_scales, shared.down);
   multiply_experts<false>(stream, {w, routed.down.out / kTileRows, routed.down.in / kGroup, r, inner, partial}, m);
   constexpr int kThreads = 256;
   const int hidden = routed.down.out;

@@ -2,35 +2,11 @@
 
 #include <algorithm>
 
-#include "backend/cuda/launch.cuh"
-#include "backend/cuda/tile_product.cuh"
+#include "backend/cuda/chip.h"
+#include "backend/cuda/products.cuh"
 
 namespace calla::cuda {
 namespace {
-
-int multiprocessors() {
-  static const int count = [] {
-    int device = 0, n = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    return n;
-  }();
-  return count;
-}
-
-struct Matrix {
-  const uint8_t* weight;
-  const uint8_t* scales;
-  float* y;
-  int rows, row_tiles, y_stride;
-  int first_block;  // of the launch, that has rows of this matrix
-  bool add;
-};
-struct Products {
-  Matrix w[kMaxProducts];
-  int count, groups, m;
-  const void* x;
-};
 
 int row_tiles_of(int rows) {
   return (rows + kTileRows - 1) / kTileRows;
@@ -56,219 +32,247 @@ Products describe(std::span<const ProductOut> outs, DeviceLinear::Format format,
   return p;
 }
 
-// Gives every matrix its blocks of `tiles` row tiles; how many there are.
-int share_out(Products& p, int tiles) {
-  int blocks = 0;
-  for (int j = 0; j < p.count; ++j) {
-    p.w[j].first_block = blocks;
-    blocks += (p.w[j].row_tiles + tiles - 1) / tiles;
-  }
-  return blocks;
+// Exact products. The columns of a group go to the lanes as in tiles.h. x is the sum of two f16, the second scaled so
+// that it keeps its bits where x is small.
+constexpr int kExactWarps = 8;
+constexpr float kLowScale = 2048;
+
+struct TwoHalves {
+  uint32_t high, low;
+};
+__device__ __forceinline__ TwoHalves split(float a, float b) {
+  const __half2 high = __halves2half2(to_half(a), to_half(b));
+  const float2 back = __half22float2(high);
+  return {bits(high), bits(__halves2half2(to_half((a - back.x) * kLowScale), to_half((b - back.y) * kLowScale)))};
 }
 
-__device__ __forceinline__ int matrix_of(const Products& p, int block) {
-  int matrix = 0;
+// Rows i and i+8 of a row tile: where this lane's columns of group 0 are.
+struct ExactRows {
+  const uint8_t* codes;
+  const uint32_t* scales;
+  uint32_t offset[2];
+  __device__ __forceinline__ ExactRows(const ProductMatrix& w, int tile, int groups, int lane)
+      : codes(w.weight), scales(reinterpret_cast<const uint32_t*>(w.scales)) {
 #pragma unroll
-  for (int j = 1; j < kMaxProducts; ++j) {
-    if (j < p.count && block >= p.w[j].first_block) matrix = j;
-  }
-  return matrix;
-}
-
-__device__ __forceinline__ void put(const Matrix& w, int token, int row, float value) {
-  float* const y = w.y + size_t(token) * w.y_stride + row;
-  *y = w.add ? *y + value : value;
-}
-
-// Block (b, i): kBlockTiles row tiles of one matrix × tokens from kTokens·i on.
-template <class C>
-__global__ __launch_bounds__(C::kThreads, C::kBlocks) void products_kernel(const __grid_constant__ Products p) {
-  extern __shared__ __align__(128) uint8_t shared[];
-  const Matrix& w = p.w[matrix_of(p, blockIdx.x)];
-  const int first_tile = (blockIdx.x - w.first_block) * C::kBlockTiles, first_token = blockIdx.y * C::kTokens;
-  const size_t tiles = size_t(first_tile) * p.groups;
-  const BlockProduct block{w.weight + tiles * kTileCodeBytes,  w.scales + tiles * kTileScaleWords * 4,
-                           w.row_tiles - first_tile,           p.groups,
-                           min(p.m - first_token, C::kTokens), static_cast<const Half*>(p.x)};
-  const auto ready = [] {
-    wait_for_previous();
-    launch_next();
-  };
-  float sum[C::kRowTiles][C::kTokenTiles][4];
-  multiply<C>(
-      block, shared, ready, [&](int token) { return first_token + token; }, sum);
-
-  const auto store = [&](int tile, int token_tile, int lane, int j, float value) {
-    const int row = (first_tile + tile) * kTileRows + lane / 4 + j / 2 * 8;
-    const int token = token_tile * 8 + lane % 4 * 2 + j % 2;
-    if (row < w.rows && token < block.tokens) put(w, first_token + token, row, value);
-  };
-  if constexpr (C::kSplit > 1) {
-    reduce<C>(sum, shared, store);
-  } else {
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-#pragma unroll
-    for (int n = 0; n < C::kTokenTiles; ++n) {
-#pragma unroll
-      for (int r = 0; r < C::kRowTiles; ++r) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) store(warp * C::kRowTiles + r, n, lane, j, sum[r][n][j]);
-      }
+    for (int h = 0; h < 2; ++h) {
+      offset[h] = min(tile * kTileRows + lane / 4 + 8 * h, w.rows - 1) * (groups * kGroup) + lane % 4 * 16;
     }
   }
-}
-
-template <class C>
-void launch_products(Stream stream, Products p) {
-  static const bool once = (allow_shared(products_kernel<C>, C::kSharedBytes), true);
-  (void)once;
-  const int blocks = share_out(p, C::kBlockTiles);
-  launch(products_kernel<C>, dim3(blocks, (p.m + C::kTokens - 1) / C::kTokens), C::kThreads, C::kSharedBytes, stream,
-         p);
-}
-
-// Exact products. Eight warps have the same outputs and every eighth group each. The columns of a group go to the lanes
-// as in tiles.h. x is the sum of two f16, the second scaled so that it keeps its bits where x is small.
-constexpr int kExactWarps = 8;
-constexpr int kExactTokenTiles = 2;
-constexpr float kLowScale = 2048;
+};
+// Their share of one group.
+struct ExactCodes {
+  uint4 code[2];
+  uint32_t scale[2];
+  __device__ __forceinline__ void load(const ExactRows& rows, int group) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      code[h] = *reinterpret_cast<const uint4*>(rows.codes + rows.offset[h] + group * kGroup);
+      scale[h] = rows.scales[rows.offset[h] / kGroup + group];
+    }
+  }
+};
 
 // Two neighbouring bytes as f16: a code under the exponent of 1024 is 1024 + code.
 template <uint32_t kSelector>
 __device__ __forceinline__ uint32_t two_codes(uint32_t word) {
   return bits(__hsub2(as_half2(__byte_perm(word, 0x64646464, kSelector)), as_half2(0x64006400)));
 }
-__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+__device__ __forceinline__ void expand_bytes(const uint4 (&code)[2], uint32_t (&a)[4][4]) {
+  const uint32_t words[2][4] = {{code[0].x, code[0].y, code[0].z, code[0].w},
+                                {code[1].x, code[1].y, code[1].z, code[1].w}};
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      a[s][h] = two_codes<0x4140>(words[h][s]);
+      a[s][2 + h] = two_codes<0x4342>(words[h][s]);
+    }
+  }
+}
+// sum += (scale·codes + bias)·x of a group. high, low: of x, by step and register; total: the sums of x of tokens 2t
+// and 2t+1.
+using ExactColumns = uint32_t[4][2];
+__device__ __forceinline__ void add_exact(float (&sum)[4], const uint32_t (&a)[4][4], const uint32_t (&scale)[2],
+                                          const ExactColumns& high, const ExactColumns& low, const float (&total)[2]) {
+  float d[4] = {}, rest[4] = {};
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    mma(d, a[s], high[s][0], high[s][1]);
+    mma(rest, a[s], low[s][0], low[s][1]);
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    sum[j] += scale_of(scale[j / 2]) * (d[j] + rest[j] * (1 / kLowScale)) + bias_of(scale[j / 2]) * total[j % 2];
+  }
 }
 
-template <int kRowTiles>
-__global__ __launch_bounds__(kExactWarps* kWarp, 2) void exact_kernel(const __grid_constant__ Products p) {
-  constexpr int kSums = kRowTiles * kExactTokenTiles * 4;
+// Few tokens: a block has one row tile × 16 tokens, a warp every eighth group.
+constexpr int kExactTokenTiles = 2;
+__global__ __launch_bounds__(kExactWarps* kWarp) void exact_kernel(const __grid_constant__ Products p) {
+  constexpr int kSums = kExactTokenTiles * 4;
   __shared__ float sums[kExactWarps][kSums][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
-  const Matrix& w = p.w[matrix_of(p, blockIdx.x)];
-  const int in = p.groups * kGroup;
-  const int first_tile = (blockIdx.x - w.first_block) * kRowTiles, first_token = blockIdx.y * 8 * kExactTokenTiles;
-  const float* const x = static_cast<const float*>(p.x);
-  float sum[kRowTiles][kExactTokenTiles][4] = {};
+  const ProductMatrix& w = p.w[matrix_of(p, blockIdx.x)];
+  const int tile = blockIdx.x - w.first_block, first_token = blockIdx.y * 8 * kExactTokenTiles;
+  const ExactRows rows(w, tile, p.groups, lane);
+  float sum[kExactTokenTiles][4] = {};
   wait_for_previous();
   launch_next();
   for (int g = warp; g < p.groups; g += kExactWarps) {
-    uint32_t high[kExactTokenTiles][4][2], low[kExactTokenTiles][4][2];
-    float total[kExactTokenTiles][2];  // of tokens 2t, 2t+1
+    ExactCodes codes;
+    codes.load(rows, g);
+    uint32_t a[4][4];
+    expand_bytes(codes.code, a);
 #pragma unroll
     for (int n = 0; n < kExactTokenTiles; ++n) {
       const int token = min(first_token + 8 * n + i, p.m - 1);
-      const float4* const from = reinterpret_cast<const float4*>(x + size_t(token) * in + g * kGroup) + 4 * t;
+      const float4* const from =
+          static_cast<const float4*>(p.x) + (size_t(token) * p.groups + g) * (kGroup / 4) + 4 * t;
+      ExactColumns high, low;
       float mine = 0;
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
         const float4 v = from[s];
         mine += (v.x + v.y) + (v.z + v.w);
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const float2 two = h == 0 ? float2{v.x, v.y} : float2{v.z, v.w};
-          const __half2 rounded = __halves2half2(to_half(two.x), to_half(two.y));
-          const float2 back = __half22float2(rounded);
-          high[n][s][h] = bits(rounded);
-          low[n][s][h] =
-              bits(__halves2half2(to_half((two.x - back.x) * kLowScale), to_half((two.y - back.y) * kLowScale)));
-        }
+        const TwoHalves one = split(v.x, v.y), two = split(v.z, v.w);
+        high[s][0] = one.high;
+        high[s][1] = two.high;
+        low[s][0] = one.low;
+        low[s][1] = two.low;
       }
       mine += __shfl_xor_sync(0xffffffff, mine, 1);
       mine += __shfl_xor_sync(0xffffffff, mine, 2);
-      total[n][0] = __shfl_sync(0xffffffff, mine, 8 * t);
-      total[n][1] = __shfl_sync(0xffffffff, mine, 8 * t + 4);
-    }
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      if (first_tile + r >= w.row_tiles) break;
-      const int row = (first_tile + r) * kTileRows + i;
-      uint4 code[2];
-      float scale[2], bias[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int mine = min(row + 8 * h, w.rows - 1);
-        code[h] = *reinterpret_cast<const uint4*>(w.weight + size_t(mine) * in + g * kGroup + 16 * t);
-        const uint32_t word = reinterpret_cast<const uint32_t*>(w.scales)[size_t(mine) * p.groups + g];
-        scale[h] = scale_of(word);
-        bias[h] = bias_of(word);
-      }
-      float d[kExactTokenTiles][4] = {}, rest[kExactTokenTiles][4] = {};
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        const uint32_t first = word_of(code[0], s), second = word_of(code[1], s);
-        const uint32_t a[4] = {two_codes<0x4140>(first), two_codes<0x4140>(second), two_codes<0x4342>(first),
-                               two_codes<0x4342>(second)};
-#pragma unroll
-        for (int n = 0; n < kExactTokenTiles; ++n) {
-          mma(d[n], a, high[n][s][0], high[n][s][1]);
-          mma(rest[n], a, low[n][s][0], low[n][s][1]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kExactTokenTiles; ++n) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sum[r][n][j] += scale[j / 2] * (d[n][j] + rest[n][j] * (1 / kLowScale)) + bias[j / 2] * total[n][j % 2];
-        }
-      }
+      const float total[2] = {__shfl_sync(0xffffffff, mine, 8 * t), __shfl_sync(0xffffffff, mine, 8 * t + 4)};
+      add_exact(sum[n], a, codes.scale, high, low, total);
     }
   }
 #pragma unroll
-  for (int v = 0; v < kSums; ++v) {
-    sums[warp][v][lane] = sum[v / (kExactTokenTiles * 4)][v / 4 % kExactTokenTiles][v % 4];
-  }
+  for (int v = 0; v < kSums; ++v) sums[warp][v][lane] = sum[v / 4][v % 4];
   __syncthreads();
-  for (int at = threadIdx.x; at < kSums * kWarp; at += kExactWarps * kWarp) {
-    const int v = at / kWarp, l = at % kWarp;
-    float total = 0;
+  const int v = warp;  // kSums warps
+  static_assert(kSums == kExactWarps);
+  float total = 0;
 #pragma unroll
-    for (int s = 0; s < kExactWarps; ++s) total += sums[s][v][l];
-    const int row = (first_tile + v / (kExactTokenTiles * 4)) * kTileRows + l / 4 + v % 4 / 2 * 8;
-    const int token = first_token + v / 4 % kExactTokenTiles * 8 + l % 4 * 2 + v % 2;
-    if (row < w.rows && token < p.m) put(w, token, row, total);
+  for (int s = 0; s < kExactWarps; ++s) total += sums[s][v][lane];
+  const int row = tile * kTileRows + i + v % 4 / 2 * 8, token = first_token + v / 4 * 8 + t * 2 + v % 2;
+  if (row < w.rows && token < p.m) put(w, token, row, total);
+}
+
+// Many tokens: a block has 32 tokens, split once for all, and 17 row tiles of whatever matrices, one a warp: a router
+// of 256 experts and a shared gate.
+constexpr int kWideTokens = 32;
+constexpr int kWideFrom = 1024;  // tokens
+constexpr int kWideWarps = 17;
+__global__ __launch_bounds__(kWideWarps* kWarp) void exact_wide_kernel(const __grid_constant__ Products p) {
+  constexpr int kTokenTiles = kWideTokens / 8, kRowBytes = kGroup * 2, kPlane = kWideTokens * kRowBytes;
+  __shared__ __align__(128) uint8_t planes[2][2][kPlane];  // [turn][high, low][token][64], copies of 16 bytes exchanged
+  __shared__ __align__(8) float totals[2][kWideTokens];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
+  const int first_token = blockIdx.y * kWideTokens;
+  const int index = blockIdx.x * kWideWarps + warp;
+  const ProductMatrix& w = p.w[matrix_of(p, index)];
+  const int tile = min(index - w.first_block, w.row_tiles - 1);  // past the last: the last again, not stored
+  const bool live = index - w.first_block < w.row_tiles;
+  const ExactRows rows(w, tile, p.groups, lane);
+  wait_for_previous();
+  launch_next();
+
+  // A thread has four columns of a token, but for those of the last warp.
+  const int column = threadIdx.x % 16, own = threadIdx.x / 16;
+  const bool splits = own < kWideTokens;
+  const float4* const from =
+      static_cast<const float4*>(p.x) + size_t(min(first_token + own, p.m - 1)) * p.groups * (kGroup / 4) + column;
+  float4 x = *from;
+  ExactCodes codes;
+  codes.load(rows, 0);
+  float sum[kTokenTiles][4] = {};
+  for (int g = 0; g < p.groups; ++g) {
+    uint8_t(&turn)[2][kPlane] = planes[g % 2];
+    if (splits) {
+      const TwoHalves a = split(x.x, x.y), b = split(x.z, x.w);
+      const int to = own * kRowBytes + (column / 2 ^ own % 8) * 16 + column % 2 * 8;
+      *reinterpret_cast<uint2*>(turn[0] + to) = make_uint2(a.high, b.high);
+      *reinterpret_cast<uint2*>(turn[1] + to) = make_uint2(a.low, b.low);
+      float total = (x.x + x.y) + (x.z + x.w);
+#pragma unroll
+      for (int offset = 8; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffff, total, offset);
+      if (column == 0) totals[g % 2][own] = total;
+      if (g + 1 < p.groups) x = from[(g + 1) * (kGroup / 4)];
+    }
+    __syncthreads();
+    uint32_t a[4][4];
+    expand_bytes(codes.code, a);
+    const uint32_t scale[2] = {codes.scale[0], codes.scale[1]};
+    if (g + 1 < p.groups) codes.load(rows, g + 1);
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) {
+      const auto columns = [&](const uint8_t* plane, ExactColumns& b) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4 v = *reinterpret_cast<const uint4*>(plane + (8 * n + i) * kRowBytes + ((2 * t + half) ^ i) * 16);
+          b[2 * half][0] = v.x;
+          b[2 * half][1] = v.y;
+          b[2 * half + 1][0] = v.z;
+          b[2 * half + 1][1] = v.w;
+        }
+      };
+      ExactColumns high, low;
+      columns(turn[0], high);
+      columns(turn[1], low);
+      const float2 two = *reinterpret_cast<const float2*>(&totals[g % 2][8 * n + 2 * t]);
+      const float total[2] = {two.x, two.y};
+      add_exact(sum[n], a, scale, high, low, total);
+    }
+  }
+  if (!live) return;
+#pragma unroll
+  for (int n = 0; n < kTokenTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int row = tile * kTileRows + i + j / 2 * 8, token = first_token + 8 * n + 2 * t + j % 2;
+      if (row < w.rows && token < p.m) put(w, token, row, sum[n][j]);
+    }
   }
 }
 
-template <int kRowTiles>
-void launch_exact(Stream stream, Products p) {
-  const int blocks = share_out(p, kRowTiles);
-  constexpr int kTokens = 8 * kExactTokenTiles;
-  launch(exact_kernel<kRowTiles>, dim3(blocks, (p.m + kTokens - 1) / kTokens), kExactWarps * kWarp, 0, stream, p);
-}
-
-//                  row tiles, token tiles, row warps, split, stages, blocks
-using Few = Cut<1, 2, 1, 8, 3, 3>;     // 16 rows × 16 tokens
-using Narrow = Cut<2, 2, 2, 4, 4, 3>;  // 64 × 16
-using Middle = Cut<2, 4, 4, 2, 4, 2>;  // 128 × 32
-using Wide = Cut<4, 8, 4, 1, 4, 2>;    // 256 × 64
+// Row tiles, token tiles, row warps, split, stages, blocks.
+using Few = FewCut<1, 2, 1, 8, 6, 2>;       // 16 rows × 16 tokens
+using SmallFew = FewCut<1, 1, 1, 8, 6, 1>;  // 16 × 8, for chips with less shared memory
+using Narrow = FewCut<2, 2, 2, 4, 4, 2>;    // 64 × 16
+using Wide = Cut<4, 8, 4, 1, 4, 2>;         // 256 × 64
 
 }  // namespace
 
 void products(Stream stream, std::span<const ProductOut> outs, const Half* x, int m) {
   Products p = describe(outs, DeviceLinear::Format::kAffine4, x, m);
-  // The largest blocks that still fill the chip.
   const auto blocks = [&]<class C>(C) { return share_out(p, C::kBlockTiles) * ((m + C::kTokens - 1) / C::kTokens); };
-  const int chip = multiprocessors();
-  if (m > 32 && blocks(Wide{}) >= chip) {
+  const int all = current_chip().multiprocessors;
+  if (m > 32 && current_chip().has_wgmma) {
+    if (3 * blocks(ProductGroups{}) >= 2 * all) {
+      launch_product_groups(stream, p);
+    } else {
+      launch_split_product_groups(stream, p);
+    }
+  } else if (m > 32 && 2 * blocks(Wide{}) >= all) {
     launch_products<Wide>(stream, p);
-  } else if (m > 16) {
-    launch_products<Middle>(stream, p);
-  } else if (blocks(Narrow{}) >= chip) {
+  } else if (blocks(Narrow{}) >= all && fits<Narrow>(p.groups)) {
     launch_products<Narrow>(stream, p);
-  } else {
+  } else if (fits<Few>(p.groups)) {
     launch_products<Few>(stream, p);
+  } else {
+    launch_products<SmallFew>(stream, p);
   }
 }
 
 void exact_products(Stream stream, std::span<const ProductOut> outs, const float* x, int m) {
-  const Products p = describe(outs, DeviceLinear::Format::kAffine8, x, m);
-  if (m > 256) {
-    launch_exact<4>(stream, p);
+  Products p = describe(outs, DeviceLinear::Format::kAffine8, x, m);
+  const int tiles = share_out(p, 1);
+  constexpr int kFew = 8 * kExactTokenTiles;
+  if (m >= kWideFrom) {
+    launch(exact_wide_kernel, dim3((tiles + kWideWarps - 1) / kWideWarps, (m + kWideTokens - 1) / kWideTokens),
+           kWideWarps * kWarp, 0, stream, p);
   } else {
-    launch_exact<1>(stream, p);
+    launch(exact_kernel, dim3(tiles, (m + kFew - 1) / kFew), kExactWarps * kWarp, 0, stream, p);
   }
 }
 

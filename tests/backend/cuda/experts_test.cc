@@ -89,7 +89,7 @@ void check_choice(const Routed& at, const std::vector<float>& router, const std:
   }
   std::vector<int> covered(sorted.size());
   for (const ExpertTile& tile : at.tiles) {
-    ASSERT_TRUE(tile.count >= 1 && tile.count <= 64);
+    ASSERT_TRUE(tile.count >= 1 && tile.count <= 128);
     ASSERT_TRUE(tile.first >= first[tile.expert] && tile.first + tile.count <= first[tile.expert + 1]);
     for (int s = 0; s < tile.count; ++s) ++covered[tile.first + s];
   }
@@ -227,11 +227,12 @@ TEST_P(CudaExpertProducts, OfAllSlots) {
     }
   }
 }
-// Tiles of 16, 32 and 64 slots; experts with no tokens and with all; rows of weights that end within a block.
+// Tiles of 16 slots, and of 64 or 128 with more rows; experts with no tokens and with all; rows of weights that end
+// within a block.
 INSTANTIATE_TEST_SUITE_P(, CudaExpertProducts,
-                         ::testing::Values(Shape{64, 64, 8, 2, {1, 2, 3, 16, 19, 20, 40, 99, 100, 150}},
-                                           Shape{192, 128, 4, 4, {2, 5, 24, 25, 65}},
-                                           Shape{320, 64, 16, 8, {2, 10, 49, 50, 70}}));
+                         ::testing::Values(Shape{64, 64, 8, 2, {1, 2, 17, 32, 33, 150, 250}},
+                                           Shape{192, 128, 4, 4, {2, 7, 8, 9, 65}},
+                                           Shape{320, 64, 16, 8, {2, 10, 16, 17, 70, 140}}));
 
 }  // namespace
 }  // namespace calla::cuda::testing

@@ -110,14 +110,14 @@ TEST_P(CudaProducts, OfSeveralMatrices) {
     if (HasFatalFailure()) return;
   }
 }
-// Rows at both sides of every tile of tokens; few and many groups, rows of weights that end within a tile, matrices
-// that end within a block; 8500 outputs fill any chip with the wide blocks.
+// Rows at both sides of every tile of tokens and of every kernel; few and many groups, rows of weights that end within
+// a tile, matrices that end within a block; 8500 outputs fill any chip with the wide blocks.
 INSTANTIATE_TEST_SUITE_P(, CudaProducts,
                          ::testing::Values(Shape{64, {16}, {1, 2, 8, 9, 16, 17}},
                                            Shape{192, {40, 64, 16, 130}, {2, 7, 15, 16, 17, 31, 32, 33, 65}},
                                            Shape{1088, {72, 300}, {2, 16, 33, 64, 65}},
                                            Shape{64, {8500, 64}, {2, 15, 16, 17, 33, 255, 256, 300}},
-                                           Shape{320, {8500}, {5, 240, 257}}));
+                                           Shape{320, {8500}, {5, 240, 257, 340}}));
 
 class CudaExactProducts : public ::testing::TestWithParam<Shape> {};
 
@@ -135,8 +135,8 @@ TEST_P(CudaExactProducts, KeepWhatTheInputHas) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(, CudaExactProducts,
-                         ::testing::Values(Shape{64, {8, 1}, {1, 2, 15, 16, 17}},
-                                           Shape{1088, {72, 1}, {2, 33, 256, 257, 300}},
+                         ::testing::Values(Shape{64, {8, 1}, {1, 2, 15, 16, 17}}, Shape{1088, {72, 1}, {2, 33}},
+                                           Shape{192, {40, 1, 390}, {1023, 1024, 1041}},
                                            Shape{2048, {256, 1}, {2, 40}}));
 
 }  // namespace
