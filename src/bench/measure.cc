@@ -69,7 +69,7 @@ class RowMeter {
       const RowMeter& m = *static_cast<RowMeter*>(self);
       return !m.options_.on_tokens || m.options_.on_tokens(m.done_ + done);
     };
-    CALLA_TRY(runner_.forward({&step, 1}, logits_, report, this));
+    CALLA_ASSIGN(logits_, runner_.forward({&step, 1}, report, this));
     done_ += static_cast<int>(tokens.size());
     return {};
   }
@@ -90,7 +90,7 @@ class RowMeter {
   const MeasureOptions& options_;
   const std::vector<int32_t> prompt_;
   std::unique_ptr<Sequence> sequence_;
-  std::vector<float> logits_;
+  std::span<float> logits_;  // in the runner
   int done_ = 0;
 };
 

@@ -109,7 +109,7 @@ class CudaBackend {
     if (cudaStreamSynchronize(stream_) != cudaSuccess) return failed();
     return {};
   }
-  std::span<const float> logits(int row) const {
+  std::span<float> logits(int row) const {
     const size_t vocab = weights_.config.vocab;
     return {logits_.as<float>() + row * vocab, vocab};
   }

@@ -60,8 +60,11 @@ class Generating {
     if (base_ == end) return true;
     const Step step{&sequence_, prompt_.subspan(base_, end - base_), logits};
     const auto progress = [](void* self, int done) { return static_cast<Generating*>(self)->on_pass(done); };
-    const Result<void> result = model_.runner().forward({&step, 1}, logits_, progress, this);
-    if (result) return true;
+    const Result<std::span<float>> result = model_.runner().forward({&step, 1}, progress, this);
+    if (result) {
+      logits_ = *result;
+      return true;
+    }
     if (result.error().code == Error::Code::kCancelled) return false;
     return tl::unexpected<Error>(result.error());
   }
@@ -81,7 +84,7 @@ class Generating {
       if (!more) return {};
       const int32_t id = answer_.token();
       const Step step{&sequence_, {&id, 1}, Step::Logits::kLast};
-      CALLA_TRY(model_.runner().forward({&step, 1}, logits_));
+      CALLA_ASSIGN(logits_, model_.runner().forward({&step, 1}));
     }
   }
 
@@ -90,8 +93,8 @@ class Generating {
   std::span<const int32_t> prompt_;
   const GenerateOptions& options_;
   Answer answer_;
-  std::vector<float> logits_;
-  int base_ = 0;  // tokens of the prompt that the sequence held before the pass that runs
+  std::span<float> logits_;  // of the last token, in the runner
+  int base_ = 0;             // tokens of the prompt that the sequence held before the pass that runs
 };
 
 }  // namespace

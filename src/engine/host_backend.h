@@ -48,7 +48,7 @@ class HostBackend {
     forward(*op_, weights_, batch, scratch_);
     return {};
   }
-  std::span<const Real> logits(int row) const { return scratch_.logits[row]; }
+  std::span<Real> logits(int row) const { return scratch_.logits[row]; }
 
   Result<void> write(const std::filesystem::path& path, const Checkpoint& checkpoint, std::span<const int32_t> tokens,
                      const State& state) const {

@@ -1,18 +1,18 @@
 #pragma once
 
 // The runner of every backend: cuts what is asked for into passes, and keeps sequences, marks and rollback. A backend B
-// (engine/host_backend.h, engine/cuda_backend.h) has the states' memory and runs a pass:
+// (engine/host_backend.h, engine/cuda_runner.cc) has the memory of states and runs a pass.
 //
-//   B::State                   one sequence's state: movable; reserve(begin, end), truncate(end) and clear() as
-//   HostState State.fork(), .assign(s)   a second state with shared pages; Result, memory may be short State.keep(),
-//   .restore(k)  the recurrent part alone: State::Kept start()                    an empty State; Result run(batch) one
-//   pass; Result. Then logits(i): row i of what was wanted, B::Real each, until the next write(…), read(…)          a
-//   State to and from a state file
+// B::State is one sequence's state, with reserve, truncate, fork, assign, keep, restore and clear as HostState has
+// them. B::start() makes an empty one. B::run(batch) runs one pass; then B::logits(i) is row i of what was wanted,
+// B::Real each, one row after another, until the next pass. B::write and B::read put a state into a file and back. What
+// can run out of memory returns a Result.
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -61,7 +61,8 @@ class PassRunner final : public Runner {
     return std::make_unique<Own>(std::move(state));
   }
 
-  Result<void> forward(std::span<const Step> steps, std::vector<float>& logits, Progress progress, void* ctx) override {
+  using Runner::forward;
+  Result<std::span<float>> forward(std::span<const Step> steps, Progress progress, void* ctx) override {
     CALLA_TRY(check(steps));
     CALLA_TRY(reserve(steps));
     size_t rows = 0;
@@ -70,14 +71,15 @@ class PassRunner final : public Runner {
       cursors_.push_back({0, rows});
       rows += logit_rows(step);
     }
-    logits.resize(rows * config().vocab);
+    std::span<float> logits;
     int done = 0;
     while (plan_pass(steps)) {
-      CALLA_TRY(run_pass(steps, logits));
+      CALLA_TRY(run_pass(steps));
+      if (!wanted_.empty()) logits = take_logits(rows);
       done += static_cast<int>(ids_.size());
       if (progress != nullptr && !progress(ctx, done)) return fail(Error::Code::kCancelled, "cancelled");
     }
-    return {};
+    return logits;
   }
 
   Result<std::unique_ptr<Sequence>> fork(const Sequence& sequence) override {
@@ -127,8 +129,8 @@ class PassRunner final : public Runner {
     s.state.truncate(target);
     if (again.empty()) return {};
     const Step step{&s, again, Step::Logits::kNone};
-    std::vector<float> none;
-    return forward({&step, 1}, none, nullptr, nullptr);
+    CALLA_TRY(forward({&step, 1}, nullptr, nullptr));
+    return {};
   }
 
   Result<void> save(const Sequence& sequence, const std::filesystem::path& path) const override {
@@ -257,7 +259,7 @@ class PassRunner final : public Runner {
     return !pieces_.empty();
   }
 
-  Result<void> run_pass(std::span<const Step> steps, std::vector<float>& logits) {
+  Result<void> run_pass(std::span<const Step> steps) {
     ids_.clear();
     runs_.clear();
     wanted_.clear();
@@ -271,18 +273,30 @@ class PassRunner final : public Runner {
     }
     CALLA_TRY(backend_->run(Batch<State>{ids_, runs_, wanted_}));
 
-    int row = 0;
     for (const Piece& piece : pieces_) {
       Cursor& cursor = cursors_[piece.step];
       own(*steps[piece.step].sequence).append(steps[piece.step].tokens.subspan(cursor.done, piece.count));
       cursor.done += piece.count;
+    }
+    return {};
+  }
+
+  // The logits of the pass that ran: where the backend has them if they are all of the call's `rows`, else put beside
+  // those of its other passes.
+  std::span<float> take_logits(size_t rows) {
+    const size_t vocab = config().vocab;
+    if constexpr (std::is_same_v<typename B::Real, float>) {
+      if (wanted_.size() == rows) return {backend_->logits(0).data(), rows * vocab};
+    }
+    gathered_.resize(rows * vocab);
+    int row = 0;
+    for (const Piece& piece : pieces_) {
       for (int r = 0; r < piece.wanted; ++r, ++row) {
-        const auto from = backend_->logits(row);
-        std::ranges::transform(from, logits.data() + cursor.logit_row++ * from.size(),
+        std::ranges::transform(backend_->logits(row), gathered_.data() + cursors_[piece.step].logit_row++ * vocab,
                                [](auto v) { return static_cast<float>(v); });
       }
     }
-    return {};
+    return gathered_;
   }
 
   std::unique_ptr<RunnerModel> model_;
@@ -292,6 +306,7 @@ class PassRunner final : public Runner {
   std::vector<Run<State>> runs_;
   std::vector<Piece> pieces_;
   std::vector<Cursor> cursors_;
+  std::vector<float> gathered_;
 };
 
 }  // namespace calla

@@ -73,14 +73,22 @@ class Runner {
 
   virtual Result<std::unique_ptr<Sequence>> start() = 0;
 
-  // Several sequences in one pass; a sequence may appear once. Prompts longer than the chunk are split. `logits`
-  // becomes [rows asked for, vocab], in the order of the steps. On an error (a token outside the vocabulary, context
-  // exceeded, no pages left: checked before any work) no sequence has changed. `progress`, when given, is called after
-  // each pass with the number of tokens done so far; returning false cancels: the sequences then hold the tokens of the
-  // passes that ran, and the error is kCancelled.
+  // Several sequences in one pass; a sequence may appear once. Prompts longer than the chunk are split. Returns the
+  // logits, [rows asked for, vocab], in the order of the steps: the runner's own memory, which the caller may change
+  // and which lasts until the next call. On an error (a token outside the vocabulary, context exceeded, no pages left:
+  // checked before any work) no sequence has changed. `progress`, when given, is called after each pass with the number
+  // of tokens done so far; returning false cancels: the sequences then hold the tokens of the passes that ran, and the
+  // error is kCancelled.
   using Progress = bool (*)(void* ctx, int done);
-  virtual Result<void> forward(std::span<const Step> steps, std::vector<float>& logits, Progress progress = nullptr,
-                               void* ctx = nullptr) = 0;
+  virtual Result<std::span<float>> forward(std::span<const Step> steps, Progress progress = nullptr,
+                                           void* ctx = nullptr) = 0;
+  // The same, with the logits copied to `logits`.
+  Result<void> forward(std::span<const Step> steps, std::vector<float>& logits, Progress progress = nullptr,
+                       void* ctx = nullptr) {
+    CALLA_ASSIGN(const std::span<float> rows, forward(steps, progress, ctx));
+    logits.assign(rows.begin(), rows.end());
+    return {};
+  }
 
   // A second sequence with the same tokens and state; the common pages are shared. A snapshot is a fork that is kept
   // and not fed.

@@ -129,7 +129,6 @@ struct Service::Impl {
   std::vector<Step> steps;
   std::vector<Job*> stepping;  // the job of each step
   std::vector<Job*> reading;
-  std::vector<float> logits;
 
   mutable std::mutex mutex;
   // Guarded by the mutex.
@@ -352,9 +351,9 @@ void Service::Impl::plan() {
 
 void Service::Impl::pass() {
   plan();
-  Result<void> result = runner.forward(steps, logits);
+  Result<std::span<float>> result = runner.forward(steps);
   while (!result && result.error().code == Error::Code::kMemory && cache->make_room()) {
-    result = runner.forward(steps, logits);
+    result = runner.forward(steps);
   }
   const auto vocab = static_cast<size_t>(runner.config().vocab);
   size_t row = 0;
@@ -365,7 +364,7 @@ void Service::Impl::pass() {
       continue;
     }
     std::span<float> own;
-    if (steps[i].logits == Step::Logits::kLast) own = std::span(logits).subspan(row++ * vocab, vocab);
+    if (steps[i].logits == Step::Logits::kLast) own = result->subspan(row++ * vocab, vocab);
     advance(job, own);
   }
   for (Job* job : stepping) {

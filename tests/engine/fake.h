@@ -84,8 +84,9 @@ class FakeRunner final : public Runner {
   size_t state_bytes() const override { return 1; }
   Result<std::unique_ptr<Sequence>> start() override { return std::make_unique<Own>(); }
 
-  Result<void> forward(std::span<const Step> steps, std::vector<float>& logits, Progress progress, void* ctx) override {
-    logits.clear();
+  using Runner::forward;
+  Result<std::span<float>> forward(std::span<const Step> steps, Progress progress, void* ctx) override {
+    logits_.clear();
     for (const Step& step : steps) {
       auto& s = static_cast<Own&>(*step.sequence);
       if (s.tokens().size() + step.tokens.size() > static_cast<size_t>(context_)) return invalid("context exceeded");
@@ -94,14 +95,14 @@ class FakeRunner final : public Runner {
         ++read;
         const bool last = i + 1 == step.tokens.size();
         if (step.logits == Step::Logits::kAll || (step.logits == Step::Logits::kLast && last))
-          add_row(s.tokens(), logits);
+          add_row(s.tokens(), logits_);
         if (!last && (i + 1) % chunk_ != 0) continue;
         if (progress != nullptr && !progress(ctx, static_cast<int>(i) + 1)) {
           return fail(Error::Code::kCancelled, "cancelled");
         }
       }
     }
-    return {};
+    return std::span(logits_);
   }
   Result<std::unique_ptr<Sequence>> fork(const Sequence& sequence) override {
     return std::make_unique<Own>(static_cast<const Own&>(sequence));
@@ -152,6 +153,7 @@ class FakeRunner final : public Runner {
   ModelConfig config_;
   Next next_;
   int context_, chunk_;
+  std::vector<float> logits_;
 };
 
 // The model, and its runner for counting.
