@@ -47,8 +47,8 @@ inline size_t StateShape::page_size() const {
   return size_t(attention_layers) * 2 * kv_heads * kPage * kHeadDim;
 }
 
-// Numbers of pages with reference counts, so that forks share their common prefix. Not thread-safe: the runner that owns
-// it is used by one thread.
+// Numbers of pages with reference counts, so that forks share their common prefix. Not thread-safe: the runner that
+// owns it is used by one thread.
 class PageCounts {
  public:
   explicit PageCounts(int limit) : limit_(limit) {}
