@@ -58,7 +58,6 @@ class CudaBackend {
     CALLA_ASSIGN(CudaOps ops, CudaOps::make(weights.config, *b->device_weights_, *b->pages_, options.chunk,
                                             device.multiprocessors, b->stream_));
     b->ops_.emplace(std::move(ops));
-    b->ops_->plan_ahead(weights);
     const size_t staged = b->staged_bytes();
     CALLA_ASSIGN(b->staged_, cuda::PinnedMemory::allocate(staged));
     CALLA_ASSIGN(b->device_staged_, cuda::DeviceMemory::allocate(staged));

@@ -260,12 +260,6 @@ const DeviceLinear& DeviceWeights::of(const Linear& w) const {
   CHECK(it != linears_.end(), "a matrix that was not copied to the GPU");
   return it->second;
 }
-Ahead DeviceWeights::stretch(const Linear& first, const Linear& last, size_t most) const {
-  const DeviceLinear &a = of(first), &b = of(last);
-  const auto* start = static_cast<const std::byte*>(a.weight);
-  const auto* end = reinterpret_cast<const std::byte*>(b.scales) + tile_sizes(b.out, b.in).scale_bytes;
-  return {start, std::min(most, static_cast<size_t>(end - start))};
-}
 const float* DeviceWeights::of(std::span<const float> v) const {
   const auto it = vectors_.find(v.data());
   CHECK(it != vectors_.end(), "a vector that was not copied to the GPU");

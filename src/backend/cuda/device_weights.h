@@ -33,8 +33,6 @@ class DeviceWeights {
   static Result<DeviceWeights> upload(const Weights& weights, Pool& pool, bool report);
 
   const DeviceLinear& of(const Linear& w) const;
-  // All of the matrices from one to another as they follow in Weights, at most `most` bytes.
-  Ahead stretch(const Linear& first, const Linear& last, size_t most) const;
   const float* of(std::span<const float> v) const;
   const DeviceMoe& of(const Moe& w) const;
 

@@ -91,26 +91,6 @@ Result<CudaOps> CudaOps::make(const ModelConfig& config, const DeviceWeights& we
   return CudaOps(config, weights, pages, multiprocessors, stream, std::move(memory), buffers);
 }
 
-// While a mixer computes, its output's weights arrive; while experts add up, those of the next layer's mixer.
-void CudaOps::plan_ahead(const Weights& w) {
-  constexpr size_t kMost = size_t{16} << 20;  // a part of the L2 cache
-  const auto inputs = [](const Layer& l) { return l.attends ? &l.attn.q : &l.gdn.qkv; };
-  for (size_t i = 0; i < w.layers.size(); ++i) {
-    const Layer& layer = w.layers[i];
-    const Linear& out = layer.attends ? layer.attn.o : layer.gdn.out;
-    ahead_[inputs(layer)] = weights_.stretch(out, out, kMost);
-    const bool last = i + 1 == w.layers.size();
-    const Layer* const next = last ? nullptr : &w.layers[i + 1];
-    ahead_[&layer.moe] = last ? weights_.stretch(w.head, w.head, kMost)
-                              : weights_.stretch(*inputs(*next), next->attends ? next->attn.v : next->gdn.b, kMost);
-  }
-}
-
-Ahead CudaOps::ahead_of(const void* weights) const {
-  const auto it = ahead_.find(weights);
-  return it == ahead_.end() ? Ahead{} : it->second;
-}
-
 CudaOps::CudaOps(const ModelConfig& config, const DeviceWeights& weights, const DevicePages& pages, int multiprocessors,
                  Stream stream, DeviceMemory memory, const Buffers& buffers)
     : config_(config),
@@ -149,7 +129,7 @@ void CudaOps::launch_waiting(Matrix to, bool add) {
       products(stream_, {&out, 1}, w.x.half, w.x.rows);
     }
   } else if (w.x.rows == 1) {
-    step_outer(stream_, w.moe->routed, w.moe->shared, w.moe->top_k, buffers_.step, to.data, add, w.ahead);
+    step_outer(stream_, w.moe->routed, w.moe->shared, w.moe->top_k, buffers_.step, to.data, add);
   } else {
     experts_outer(stream_, w.moe->routed, w.moe->shared, buffers_.inner, w.x.rows, buffers_.routing, buffers_.partial,
                   to.data, add);
@@ -202,7 +182,7 @@ void CudaOps::project(Matrix x, std::initializer_list<const Linear*> w, std::ini
   if (x.rows == 0) return;
   const bool step = x.rows == 1;
   if (w.size() == 1) {
-    waiting_ = {*y.begin(), &weights_.of(**w.begin()), x, step ? step_input(x) : StepInput{}, nullptr, {}};
+    waiting_ = {*y.begin(), &weights_.of(**w.begin()), x, step ? step_input(x) : StepInput{}, nullptr};
     return;
   }
   constexpr size_t kMost = 4;
@@ -216,7 +196,7 @@ void CudaOps::project(Matrix x, std::initializer_list<const Linear*> w, std::ini
     out[j] = {matrix, to.data, to.cols, false};
   }
   if (step) {
-    step_products(stream_, step_input(x), {step_out, w.size()}, ahead_of(*w.begin()));
+    step_products(stream_, step_input(x), {step_out, w.size()});
   } else {
     products(stream_, {out, w.size()}, x.half, x.rows);
   }
@@ -283,7 +263,7 @@ void CudaOps::moe(Matrix x, const Moe& w, Matrix y) {
     choose_experts(stream_, buffers_.router_logits, buffers_.shared_logits, x.rows, buffers_.routing);
     experts_inner(stream_, moe.routed, moe.shared, x.half, x.rows, buffers_.routing, buffers_.inner);
   }
-  waiting_ = {y, nullptr, x, {}, &moe, ahead_of(&w)};
+  waiting_ = {y, nullptr, x, {}, &moe};
 }
 
 }  // namespace calla::cuda

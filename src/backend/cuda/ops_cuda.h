@@ -8,7 +8,6 @@
 #include <initializer_list>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "backend/cuda/attention.h"
@@ -55,9 +54,6 @@ class CudaOps {
                               int max_rows, int multiprocessors, Stream stream);
   static size_t scratch_bytes(const ModelConfig& config, int max_rows, int multiprocessors);
   static constexpr int kMostSteps = 64;  // runs of one row that are decoded as a step
-
-  // Once: what a step's kernels fetch for those after them.
-  void plan_ahead(const Weights& weights);
 
   // What the next pass works on: ids, runs and wanted rows on the device, the same in the batch on the host. steps: all
   // runs have one row, and positions may be read on the device only. context: no run gets longer than that.
@@ -106,13 +102,11 @@ class CudaOps {
     Matrix x;
     StepInput input;  // of a product with one row
     const DeviceMoe* moe = nullptr;
-    Ahead ahead;
   };
   void launch_waiting(Matrix to, bool add);
   void flush();
   void sum_into(Matrix x, Matrix y);
   StepInput step_input(Matrix x) const;
-  Ahead ahead_of(const void* weights) const;
   int slot(int layer) const { return shape_.slot[layer]; }
 
   const ModelConfig config_;
@@ -134,7 +128,6 @@ class CudaOps {
   RopeTurns turns_;
   const float* conv_ = nullptr;  // conv_silu's, for delta_rule
 
-  std::unordered_map<const void*, Ahead> ahead_;  // by the first matrix of a launch, or the experts
   DeviceMemory memory_;
   Buffers buffers_;
 };

@@ -116,21 +116,6 @@ __device__ __forceinline__ void store_four(Half* x, float* totals, int column, b
   if (lane % 16 == 0) totals[column / kGroup] = sum;
 }
 
-// This block's part of what is to be fetched ahead, by its first warp.
-__device__ __forceinline__ void fetch(const Ahead& ahead) {
-#if __CUDA_ARCH__ >= 900
-  constexpr size_t kChunk = 4096;
-  if (threadIdx.x >= kWarp) return;
-  const size_t chunks = ahead.bytes / kChunk, blocks = size_t(gridDim.x) * gridDim.y;
-  const size_t block = blockIdx.x + size_t(blockIdx.y) * gridDim.x;
-  for (size_t c = block + threadIdx.x * blocks; c < chunks; c += blocks * kWarp) {
-    asm volatile(
-        "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const uint8_t*>(ahead.start) + c * kChunk),
-        "n"(kChunk));
-  }
-#endif
-}
-
 // Sum of squares of a block's threads.
 __device__ __forceinline__ float block_sum(float v, float* partial) {
   v = warp_sum(v);
@@ -248,7 +233,6 @@ struct Products {
   int groups;  // of the input
   int units;   // stretches of kWarps / split row tiles, all matrices together
   StepInput in;
-  Ahead ahead;
 };
 
 // A block takes kWarps / kSplit rows of tiles at a time; kSplit warps share a row, each with a stretch of its groups.
@@ -290,7 +274,6 @@ __global__ __launch_bounds__(kThreads, 3) void products_kernel(const __grid_cons
   Gamma gamma{};
   if constexpr (kKind == StepInput::Kind::kNorm) gamma = load_gamma(p.in.gamma, p.groups * kGroup);
   if (threadIdx.x < kZeroWords) zeros[threadIdx.x] = uint4{};
-  fetch(p.ahead);
 
   wait_for_previous();
   launch_next();
@@ -377,10 +360,9 @@ Tiles tiles_of(const DeviceLinear& w) {
 
 }  // namespace
 
-void step_products(Stream stream, const StepInput& input, std::span<const StepOutput> outputs, Ahead ahead) {
+void step_products(Stream stream, const StepInput& input, std::span<const StepOutput> outputs) {
   Products p{};
   p.in = input;
-  p.ahead = ahead;
   for (const StepOutput& out : outputs) {
     CHECK(p.count < kMaxMatrices && out.w->format == DeviceLinear::Format::kAffine4 && out.w->in <= kMaxInput &&
               (p.count == 0 || out.w->in == p.groups * kGroup),
@@ -608,7 +590,6 @@ struct Outer {
   StepExperts e;
   float* y;
   bool add;
-  Ahead ahead;
 };
 
 // Block: 16 rows of y. Warp s has slot s, its whole row of tiles; which expert that is the router said two kernels ago,
@@ -633,7 +614,6 @@ __global__ __maxnreg__(80) void outer_kernel(const __grid_constant__ Outer p) {
   InFlight flight;
   const auto load = [&](int from) { load_tiles(flight, share(w, row + from, lane), groups - from, lane); };
   load(0);
-  fetch(p.ahead);
   const float weight = choice.weight[slot];
   wait_for_previous();
   launch_next();
@@ -713,21 +693,12 @@ void step_inner(Stream stream, const DeviceExperts& routed, const DeviceExperts&
 }
 
 void step_outer(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, int top_k,
-                const StepExperts& e, float* y, bool add, Ahead ahead) {
+                const StepExperts& e, float* y, bool add) {
   CHECK(top_k <= kMaxTopK && routed.experts <= kMostExperts, "more experts than the step has a kernel for");
   const int routed_groups = routed.width / kGroup, shared_groups = shared.width / kGroup;
   const int groups = std::max(routed_groups, shared_groups);
-  const Outer p{expert_of(routed),
-                expert_of(shared),
-                routed.experts,
-                top_k,
-                routed_groups,
-                shared_groups,
-                groups,
-                e,
-                y,
-                add,
-                ahead};
+  const Outer p{
+      expert_of(routed), expert_of(shared), routed.experts, top_k, routed_groups, shared_groups, groups, e, y, add};
   const int padded = (groups + kAhead - 1) / kAhead * kAhead;
   launch(outer_kernel, routed.hidden / kTileRows, (top_k + 1) * kWarp, (top_k + 1) * padded * kGroup * sizeof(Half),
          stream, p);

@@ -31,7 +31,7 @@ struct StepOutput {
 };
 
 // y_j (+)= W_j·input for up to four matrices.
-void step_products(Stream stream, const StepInput& input, std::span<const StepOutput> outputs, Ahead ahead = {});
+void step_products(Stream stream, const StepInput& input, std::span<const StepOutput> outputs);
 
 // Memory that the experts of a step share.
 struct StepExperts {
@@ -50,6 +50,6 @@ void step_inner(Stream stream, const DeviceExperts& routed, const DeviceExperts&
 // y (+)= Σ weight·(down·inner), the chosen ones from best to last, then the shared one. Comes right after step_inner,
 // which comes right after step_route: it reads the logits before step_inner has ended.
 void step_outer(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, int top_k,
-                const StepExperts& e, float* y, bool add, Ahead ahead = {});
+                const StepExperts& e, float* y, bool add);
 
 }  // namespace calla::cuda

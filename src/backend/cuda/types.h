@@ -35,13 +35,6 @@ struct DeviceExperts {
   size_t down_codes = 0, down_scales = 0;
 };
 
-// Memory that a later kernel will read, and nobody writes: fetched into the L2 cache while a kernel before it waits for
-// other things. Nothing happens before sm_90.
-struct Ahead {
-  const void* start = nullptr;
-  size_t bytes = 0;
-};
-
 // Rows [row, row+count) of a pass hold positions [position, position+count) of one sequence.
 struct DeviceRun {
   int row, count, position, pad;
