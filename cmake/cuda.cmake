@@ -1,12 +1,12 @@
-# CUDA is used where nvcc is. One binary holds code for every generation that the kernels are written for: code of 8.0 runs on 8.6 and, with its
-# own, on 8.9; code of 12.0 on 12.1.
+# CUDA is used where nvcc is. One binary holds code for every generation that the kernels are written for: code of 8.0 runs on 8.6 and 8.9, code
+# of 12.0 on 12.1.
 set(CALLA_CUDA AUTO CACHE STRING "The CUDA backend: ON, OFF, or AUTO (where nvcc is found)")
 set(CALLA_HAS_CUDA OFF)
 if(CALLA_CUDA AND NOT CMAKE_CROSSCOMPILING AND NOT CALLA_SANITIZE AND NOT CALLA_BUILD_FUZZERS)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 89-real 90-real 120 CACHE STRING "Architectures to make code for")
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 120 CACHE STRING "Architectures to make code for")
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     enable_language(CUDA)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc 13 can
