@@ -139,8 +139,8 @@ state; figures are medians. A row is REFUSED, and the exit code 1, when its roun
 give different tokens (the last column is the start of their SHA-256).
 
 "of ceiling" compares with what this machine showed in the same minutes: decode with the bytes that a token must read (weights,
-recurrent state, keys and values) at the read bandwidth, prefill with the products of the prompt and the weights at the int8
-rate. Where a model is so small that the caches hold it, more than 100 % is possible.
+recurrent state, keys and values) at the read bandwidth, prefill with the products of the prompt and the weights at the rate
+of int8 products (on a GPU: of f16 ones). Where a model is so small that the caches hold it, more than 100 % is possible.
 
 A peer's command runs after each of our rounds. Its figures are found by their shape: llama-bench's -p N at -d D, its -n at -d N.)";
 

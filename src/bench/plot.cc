@@ -197,8 +197,8 @@ std::string report_svg(const BenchReport& r) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
       "role=\"img\">\n",
       2 * kPanelWidth, kHeight);
-  const std::string title = escape(
-      fmt::format("{} on {}, {} threads, {}", r.model.name, r.machine.processor, r.machine.threads, r.machine.isa));
+  const std::string title =
+      escape(fmt::format("{} on {}, {}, {}", r.model.name, r.machine.processor, r.machine.units(), r.machine.isa));
   out += fmt::format("<title>{}</title>\n{}", title, kStyle);
   out += "<rect class=\"page\" width=\"100%\" height=\"100%\"/>\n";
   out += fmt::format("<text class=\"text\" x=\"{:.1f}\" y=\"26\">{}</text>\n", kLeft, title);

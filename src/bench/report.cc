@@ -30,19 +30,18 @@ std::string energy(const BenchSummary& s) {
 }
 
 std::string head(const BenchReport& r) {
-  const double read = r.ceilings.read / 1e9, int8 = r.ceilings.int8 / 1e9;
+  const double read = r.ceilings.read / 1e9, matrix = r.ceilings.matrix / 1e9;
   std::string loads;
   for (const double s : r.load_seconds) loads += fmt::format("{}{:.2f} s", loads.empty() ? "" : ", ", s);
   return fmt::format(
-      "machine    {}, {} thread{}, {} kernels\n"
-      "ceilings   reading {:.1f} GB/s, int8 {:.0f} GMAC/s\n"
+      "machine    {}, {}, {} kernels\n"
+      "ceilings   reading {:.1f} GB/s, {} {:.0f} GMAC/s\n"
       "model      {}, {}, {:.1f} MB and {:.1f} MMAC a token, fingerprint {}\n"
       "loading    {}\n"
       "memory     {} at most, {} of it anonymous\n",
-      r.machine.processor, r.machine.threads, r.machine.threads == 1 ? "" : "s", r.machine.isa, read, int8,
-      r.model.name, format_bytes(r.model.bytes), double(r.model.bytes_per_token) / 1e6,
-      double(r.model.macs_per_token) / 1e6, r.model.fingerprint.substr(0, 8), loads, format_bytes(r.peak.total),
-      format_bytes(r.peak.anonymous));
+      r.machine.processor, r.machine.units(), r.machine.isa, read, r.ceilings.numbers, matrix, r.model.name,
+      format_bytes(r.model.bytes), double(r.model.bytes_per_token) / 1e6, double(r.model.macs_per_token) / 1e6,
+      r.model.fingerprint.substr(0, 8), loads, format_bytes(r.peak.total), format_bytes(r.peak.anonymous));
 }
 
 std::string table(const BenchReport& r) {
@@ -212,6 +211,10 @@ Json json_of(const ModelConfig& c) {
 
 }  // namespace
 
+std::string BenchReport::Machine::units() const {
+  return fmt::format("{} {}{}", threads, unit, threads == 1 ? "" : "s");
+}
+
 int BenchReport::refused() const {
   return static_cast<int>(std::ranges::count_if(results, [](const auto& r) { return !r.summary.refused.empty(); }));
 }
@@ -246,7 +249,7 @@ std::string report_json(const BenchReport& r) {
       {"version", r.build.version}, {"compiler", __VERSION__}, {"assertions", kAssertions}, {"sha256", r.build.sha256}};
   out["machine"] = {{"processor", r.machine.processor},
                     {"isa", r.machine.isa},
-                    {"threads", r.machine.threads},
+                    {r.machine.unit + "s", r.machine.threads},
                     {"memory_bytes", r.machine.memory}};
   out["model"] = {{"name", r.model.name},
                   {"fingerprint", r.model.fingerprint},
@@ -254,7 +257,8 @@ std::string report_json(const BenchReport& r) {
                   {"bytes_per_token", r.model.bytes_per_token},
                   {"macs_per_token", r.model.macs_per_token},
                   {"shape", json_of(r.model.config)}};
-  out["ceilings"] = {{"read_bytes_per_second", r.ceilings.read}, {"int8_macs_per_second", r.ceilings.int8}};
+  out["ceilings"] = {{"read_bytes_per_second", r.ceilings.read},
+                     {r.ceilings.numbers + "_macs_per_second", r.ceilings.matrix}};
   out["tolerance"] = r.tolerance;
   out["load_seconds"] = r.load_seconds;
   out["peak_memory"] = {{"anonymous_bytes", r.peak.anonymous}, {"total_bytes", r.peak.total}};

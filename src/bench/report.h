@@ -14,8 +14,9 @@ namespace calla {
 // What the machine can do at most (bench/ceilings.h): the best of a measurement before each round and one after the
 // last.
 struct Ceilings {
-  double read = 0;  // bytes a second
-  double int8 = 0;  // multiplications a second
+  double read = 0;               // bytes a second
+  double matrix = 0;             // multiplications a second
+  std::string numbers = "int8";  // which these multiply
 };
 
 struct BenchResult {
@@ -25,7 +26,7 @@ struct BenchResult {
   BenchSummary summary;
 
   // Tokens a second that the machine allows.
-  double prefill_ceiling(const Ceilings& c) const { return row.prompt * c.int8 / cost.prefill_macs; }
+  double prefill_ceiling(const Ceilings& c) const { return row.prompt * c.matrix / cost.prefill_macs; }
   double decode_ceiling(const Ceilings& c) const { return c.read / cost.decode_bytes; }
 };
 
@@ -41,6 +42,8 @@ struct BenchReport {
     std::string processor, isa;
     int threads = 0;
     uint64_t memory = 0;
+    std::string unit = "thread";  // what `threads` counts: on a GPU its multiprocessors
+    std::string units() const;    // "2 threads"
   } machine;
   struct Model {
     std::string name, fingerprint;

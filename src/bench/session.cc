@@ -45,10 +45,12 @@ class Session {
 
  private:
   Result<void> describe() {
-    CALLA_ASSIGN(const KernelTable* table, select_table(options_.runner.cpu_isa));
-    const bool reference = options_.runner.backend == RunnerOptions::Backend::kReference;
-    const int threads = options_.runner.threads > 0 ? options_.runner.threads : cpu_info().cores;
-    report_.machine = {cpu_info().name, reference ? "reference" : table->isa, reference ? 1 : threads, total_memory()};
+    RunnerOptions wanted = options_.runner;
+    wanted.context = 1;
+    for (const BenchRow& row : options_.rows) wanted.context = std::max(wanted.context, row.positions());
+    if (options_.profile) wanted.profile = &profile_;
+    CALLA_ASSIGN(runner_options_, complete_options(options_.model, wanted));
+    CALLA_TRY(describe_machine());
     CALLA_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(options_.model));
     CALLA_ASSIGN(const Weights weights, bind_weights(checkpoint));
     report_.model = {options_.model.filename().string(), fingerprint(checkpoint),  checkpoint.total_bytes(),
@@ -63,24 +65,44 @@ class Session {
     return {};
   }
 
+  Result<void> describe_machine() {
+    if (on_gpu()) {
+      for (const Gpu& gpu : gpus()) {
+        if (gpu.index != runner_options_.gpu) continue;
+        report_.machine = {gpu.name, fmt::format("CUDA {}.{}", gpu.capability / 10, gpu.capability % 10),
+                           gpu.multiprocessors, gpu.memory, "multiprocessor"};
+      }
+      report_.ceilings.numbers = "f16";
+      return {};
+    }
+    CALLA_ASSIGN(const KernelTable* table, select_table(runner_options_.cpu_isa));
+    const bool reference = runner_options_.backend == RunnerOptions::Backend::kReference;
+    report_.machine = {cpu_info().name, reference ? "reference" : table->isa, reference ? 1 : runner_options_.threads,
+                       total_memory()};
+    return {};
+  }
+  bool on_gpu() const { return runner_options_.backend == RunnerOptions::Backend::kCuda; }
+
   Result<void> raise_ceilings() {
-    Pool pool(options_.runner.threads);
-    CALLA_ASSIGN(const double int8, measure_int8_rate(pool, options_.runner.cpu_isa));
+    GpuCeilings found;
+    if (on_gpu()) {
+      CALLA_ASSIGN(found, measure_gpu(runner_options_.gpu));
+    } else {
+      Pool pool(runner_options_.threads);
+      CALLA_ASSIGN(found.matrix, measure_int8_rate(pool, runner_options_.cpu_isa));
+      found.read = measure_read_bandwidth(pool);
+    }
     Ceilings& c = report_.ceilings;
-    c.int8 = std::max(c.int8, int8);
-    c.read = std::max(c.read, measure_read_bandwidth(pool));
+    c.matrix = std::max(c.matrix, found.matrix);
+    c.read = std::max(c.read, found.read);
     return {};
   }
 
   // The ceilings come first: their buffer may push weights out of a full memory, and every row is warmed up after this.
   Result<void> open() {
     CALLA_TRY(raise_ceilings());
-    RunnerOptions runner = options_.runner;
-    runner.context = 1;
-    for (const BenchRow& row : options_.rows) runner.context = std::max(runner.context, row.positions());
-    if (options_.profile) runner.profile = &profile_;
     const auto start = Clock::now();
-    CALLA_ASSIGN(runner_, open_runner(options_.model, runner));
+    CALLA_ASSIGN(runner_, open_runner(options_.model, runner_options_));
     report_.load_seconds.push_back(seconds_since(start));
     warm_.assign(report_.results.size(), false);
     return {};
@@ -138,6 +160,7 @@ class Session {
   Profile profile_;
   EnergyMeter energy_;
   BenchReport report_;
+  RunnerOptions runner_options_;
   std::unique_ptr<Runner> runner_;
   std::vector<bool> warm_;  // rows that this runner has run
 };

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "backend/cuda/ceilings.h"
 #include "backend/cuda/device_weights.h"
 #include "backend/cuda/memory.h"
 #include "backend/cuda/ops_cuda.h"
@@ -210,6 +211,27 @@ std::vector<Gpu> gpus() {
   return found;
 }
 
+namespace {
+
+Result<cuda::Device> device_at(int index) {
+  const auto found = cuda::devices();
+  const auto device = std::ranges::find(found, index, &cuda::Device::index);
+  if (device != found.end()) return *device;
+  return fail(Error::Code::kUnsupported,
+              found.empty()
+                  ? "no NVIDIA GPU of compute capability 8.0 or newer is here, or its driver is not: use --device cpu"
+                  : fmt::format("there is no GPU {}: `calla doctor` lists them", index));
+}
+
+}  // namespace
+
+Result<GpuCeilings> measure_gpu(int index) {
+  CALLA_ASSIGN(const cuda::Device device, device_at(index));
+  CALLA_TRY(cuda::use_device(device.index));
+  CALLA_ASSIGN(const cuda::DeviceCeilings c, cuda::measure_ceilings());
+  return GpuCeilings{c.read, c.matrix};
+}
+
 RunnerOptions complete_for_gpu(RunnerOptions o) {
   constexpr int kChunk = 4096;
   if (o.chunk == 0) o.chunk = kChunk;
@@ -234,25 +256,18 @@ MemoryPlan plan_for_gpu(const RunnerModel& model, const RunnerOptions& o) {
 namespace {
 
 Result<cuda::Device> find_device(const RunnerModel& model, const RunnerOptions& options) {
-  const auto found = cuda::devices();
-  const auto device = std::ranges::find(found, options.gpu, &cuda::Device::index);
-  if (device == found.end()) {
-    return fail(Error::Code::kUnsupported,
-                found.empty() ? "no NVIDIA GPU of compute capability 8.0 or newer is here, or its driver is not: use "
-                                "--device cpu"
-                              : fmt::format("there is no GPU {}: `calla doctor` lists them", options.gpu));
-  }
+  CALLA_ASSIGN(const cuda::Device device, device_at(options.gpu));
   CALLA_TRY(cuda::DeviceWeights::check(model.weights));
   const MemoryPlan plan = plan_for_gpu(model, options);
-  if (const uint64_t needed = plan.weights + plan.anonymous(); needed > device->free) {
+  if (const uint64_t needed = plan.weights + plan.anonymous(); needed > device.free) {
     return fail(Error::Code::kMemory,
                 fmt::format("this plan needs {} of the GPU's memory ({} weights, {} keys and values, {} states and "
                             "scratch), and {} of {} are free: choose a smaller --context (now {}), or --device cpu",
                             format_bytes(needed), format_bytes(plan.weights), format_bytes(plan.kv),
-                            format_bytes(plan.recurrent + plan.scratch), format_bytes(device->free),
-                            format_bytes(device->memory), options.context));
+                            format_bytes(plan.recurrent + plan.scratch), format_bytes(device.free),
+                            format_bytes(device.memory), options.context));
   }
-  return *device;
+  return device;
 }
 
 }  // namespace

@@ -8,9 +8,21 @@ std::vector<Gpu> gpus() {
   return {};
 }
 
-Result<void> check_gpu(const RunnerModel&, const RunnerOptions&) {
+namespace {
+
+tl::unexpected<Error> no_cuda() {
   return fail(Error::Code::kUnsupported,
               "this build has no CUDA: build it where nvcc is on PATH (CUDA 12.3 or newer), or use --device cpu");
+}
+
+}  // namespace
+
+Result<GpuCeilings> measure_gpu(int) {
+  return no_cuda();
+}
+
+Result<void> check_gpu(const RunnerModel&, const RunnerOptions&) {
+  return no_cuda();
 }
 
 Result<std::unique_ptr<Runner>> open_cuda_runner(std::unique_ptr<RunnerModel> model, const RunnerOptions& options) {

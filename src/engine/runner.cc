@@ -111,6 +111,12 @@ Result<MemoryPlan> plan_memory(const std::filesystem::path& dir, const RunnerOpt
   return plan(*model, choose_device(*model, options));
 }
 
+Result<RunnerOptions> complete_options(const std::filesystem::path& dir, const RunnerOptions& options) {
+  CALLA_ASSIGN(const auto model, open_model(dir));
+  CALLA_TRY(check_options(options, model->weights.config));
+  return choose_device(*model, options);
+}
+
 Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, const RunnerOptions& wanted) {
   CALLA_ASSIGN(auto model, open_model(dir));
   const ModelConfig& config = model->weights.config;

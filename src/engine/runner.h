@@ -123,6 +123,14 @@ struct Gpu {
 };
 std::vector<Gpu> gpus();
 
+// What a GPU can do at most, measured in a third of a second.
+struct GpuCeilings {
+  double read = 0;    // bytes a second
+  double matrix = 0;  // f16 multiplications a second of its tensor cores
+};
+// Errors: no such GPU, its memory, its driver.
+Result<GpuCeilings> measure_gpu(int index);
+
 // What a runner with these options will need, in bytes: of the host's memory, or of the GPU's.
 struct MemoryPlan {
   uint64_t weights = 0;    // mapped from the checkpoint, reclaimable page cache; anonymous with Load::kResident
@@ -132,6 +140,10 @@ struct MemoryPlan {
   uint64_t scratch = 0;    // activations, logits, per-thread buffers, vectors of the model
   uint64_t anonymous() const { return kv + recurrent + scratch; }  // besides marks
 };
+
+// The options as open_runner takes them for the checkpoint in `dir`: a device for kAuto, values for zeros. Errors:
+// those of open_runner about the checkpoint and the options.
+Result<RunnerOptions> complete_options(const std::filesystem::path& dir, const RunnerOptions& options);
 
 // Opens the checkpoint in `dir`. Errors: a bad checkpoint, an unknown ISA, a plan that does not fit in memory.
 Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, const RunnerOptions& options);

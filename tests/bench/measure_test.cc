@@ -178,7 +178,7 @@ TEST_F(Measuring, ASessionWarmsUpOnceWithoutAPeerAndEveryTimeWithOne) {
   EXPECT_EQ(alone->results[1].warm_ups.size(), 1u);
   EXPECT_EQ(alone->load_seconds.size(), 1u);
   EXPECT_GT(alone->ceilings.read, 0);
-  EXPECT_GT(alone->ceilings.int8, 0);
+  EXPECT_GT(alone->ceilings.matrix, 0);
 
   options.peer = R"(echo '[{"n_prompt": 16, "avg_ts": 5}, {"n_gen": 4, "n_depth": 24, "avg_ts": 7}]')";
   const auto compared = run_bench(options, cancel);

@@ -96,6 +96,17 @@ TEST(Report, ProfileAddsUp) {
   EXPECT_EQ(json["rows"][0]["profile"]["decode"][0]["calls"], 128);
 }
 
+TEST(Report, AGpuIsNamedByItsOwnUnits) {
+  BenchReport r = report();
+  r.machine = {"Some GPU", "CUDA 9.0", 132, 1 << 30, "multiprocessor"};
+  r.ceilings.numbers = "f16";
+  EXPECT_NE(report_text(r).find("Some GPU, 132 multiprocessors, CUDA 9.0 kernels\n"), std::string::npos);
+  EXPECT_NE(report_text(r).find("f16 200 GMAC/s\n"), std::string::npos);
+  const Json json = Json::parse(report_json(r));
+  EXPECT_EQ(json["machine"]["multiprocessors"], 132);
+  EXPECT_EQ(json["ceilings"]["f16_macs_per_second"], 200e9);
+}
+
 TEST(Report, JsonHoldsEverything) {
   BenchReport r = report();
   r.results[0].rounds[0].decode_joules = 64;
