@@ -13,6 +13,7 @@ constexpr int kWordTokens = 32;  // tokens of a word of Routing::members
 
 // Row tiles, token tiles, row warps, split, stages, blocks.
 using Few = FewCut<2, 2, 4, 2, 4, 2>;       // 128 rows × 16 slots
+using Long = FewCut<2, 2, 8, 1, 4, 2>;      // 256 × 16, several times
 using SmallFew = FewCut<2, 2, 4, 2, 3, 1>;  // the same for chips with less shared memory
 using Many = Cut<4, 8, 4, 1, 4, 2>;         // 256 × 64
 
@@ -222,11 +223,18 @@ __global__ void combine_kernel(const __grid_constant__ Combine p) {
 
 template <bool kInner>
 void multiply_experts(Stream stream, const Experts& p, int m) {
-  const int tiles = max_tiles(m, p.r.experts, p.r.top_k);
+  const int tiles = max_tiles(m, p.r.experts, p.r.top_k), groups = std::max(p.routed.groups, p.shared.groups);
   switch (tile_slots(m, p.r.experts, p.r.top_k)) {
     case Few::kTokens:
-      return fits<Few>(p.groups) ? launch_experts<Few, kInner>(stream, p, tiles)
-                                 : launch_experts<SmallFew, kInner>(stream, p, tiles);
+      // A block should have enough to do to be worth its start, while there are blocks for all.
+      if (groups <= 8 && p.routed_slots >= 64 && fits<Long>(groups)) {
+        launch_experts<Long, kInner>(stream, p, tiles, 2);
+      } else if (fits<Few>(groups)) {
+        launch_experts<Few, kInner>(stream, p, tiles);
+      } else {
+        launch_experts<SmallFew, kInner>(stream, p, tiles);
+      }
+      return;
     case Many::kTokens:
       return launch_experts<Many, kInner>(stream, p, tiles);
     default:
@@ -234,12 +242,14 @@ void multiply_experts(Stream stream, const Experts& p, int m) {
   }
 }
 
-ExpertMatrix matrix_of(const DeviceLinear& routed, size_t codes, size_t scales, const DeviceLinear& shared) {
-  CHECK(routed.in == shared.in && routed.out == shared.out && routed.format == DeviceLinear::Format::kAffine4 &&
-            shared.format == DeviceLinear::Format::kAffine4 && routed.out % kTileRows == 0,
-        "experts that there is no kernel for");
-  const auto bytes = [](const void* p) { return static_cast<const uint8_t*>(p); };
-  return {bytes(routed.weight), bytes(routed.scales), codes, scales, bytes(shared.weight), bytes(shared.scales)};
+ExpertMatrix matrix_of(const DeviceLinear& w, size_t codes, size_t scales) {
+  CHECK(w.format == DeviceLinear::Format::kAffine4 && w.out % kTileRows == 0, "experts that there is no kernel for");
+  return {static_cast<const uint8_t*>(w.weight),
+          reinterpret_cast<const uint8_t*>(w.scales),
+          codes,
+          scales,
+          w.out / kTileRows,
+          w.in / kGroup};
 }
 
 }  // namespace
@@ -275,18 +285,28 @@ void choose_experts(Stream stream, const float* router_logits, const float* shar
 
 void experts_inner(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, const Half* h, int m,
                    const Routing& r, Half* inner) {
-  const ExpertMatrix w = matrix_of(routed.gate_up, routed.gate_up_codes, routed.gate_up_scales, shared.gate_up);
-  multiply_experts<true>(stream, {w, routed.gate_up.out / kTileRows, routed.gate_up.in / kGroup, r, h, inner}, m);
+  const Experts p{matrix_of(routed.gate_up, routed.gate_up_codes, routed.gate_up_scales),
+                  matrix_of(shared.gate_up, 0, 0),
+                  r,
+                  m * r.top_k,
+                  h,
+                  inner};
+  multiply_experts<true>(stream, p, m);
 }
 
 void experts_outer(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, const Half* inner, int m,
                    const Routing& r, Half* partial, float* y, bool add) {
-  const ExpertMatrix w = matrix_of(routed.down, routed.down_codes, routed.down_scales, shared.down);
-  multiply_experts<false>(stream, {w, routed.down.out / kTileRows, routed.down.in / kGroup, r, inner, partial}, m);
+  const Experts p{matrix_of(routed.down, routed.down_codes, routed.down_scales),
+                  matrix_of(shared.down, 0, 0),
+                  r,
+                  m * r.top_k,
+                  inner,
+                  partial};
+  multiply_experts<false>(stream, p, m);
   constexpr int kThreads = 256;
   const int hidden = routed.down.out;
-  const Combine p{r, m, hidden, partial, y, add};
-  launch(combine_kernel, tiles_up_to(m * (hidden / 8), kThreads), kThreads, 0, stream, p);
+  const Combine sums{r, m, hidden, partial, y, add};
+  launch(combine_kernel, tiles_up_to(m * (hidden / 8), kThreads), kThreads, 0, stream, sums);
 }
 
 }  // namespace calla::cuda

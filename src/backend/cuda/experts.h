@@ -35,8 +35,8 @@ struct Routing {
 // Fills `r` for a pass of m ≥ 1 rows. router_logits: [m, experts], shared_logits: [m].
 void choose_experts(Stream stream, const float* router_logits, const float* shared_logits, int m, const Routing& r);
 
-// inner[slot] = silu(gate·h) ⊙ up·h for each slot's expert and token. h: [m, hidden]; inner: [m·(top_k+1)][width]. The
-// shared expert must have the routed ones' width. Products as in products.h.
+// inner[slot] = silu(gate·h) ⊙ up·h for each slot's expert and token. h: [m, hidden]; inner: [m·top_k][width], then
+// [m][width of the shared expert]. Products as in products.h.
 void experts_inner(Stream stream, const DeviceExperts& routed, const DeviceExperts& shared, const Half* h, int m,
                    const Routing& r, Half* inner);
 

@@ -58,6 +58,9 @@ struct ExactRows {
       offset[h] = min(tile * kTileRows + lane / 4 + 8 * h, w.rows - 1) * (groups * kGroup) + lane % 4 * 16;
     }
   }
+  __device__ __forceinline__ uint32_t scale(int h, int group) const {
+    return scales[offset[h] / kGroup + group];
+  }
 };
 // Their share of one group.
 struct ExactCodes {
@@ -67,7 +70,7 @@ struct ExactCodes {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       code[h] = *reinterpret_cast<const uint4*>(rows.codes + rows.offset[h] + group * kGroup);
-      scale[h] = rows.scales[rows.offset[h] / kGroup + group];
+      scale[h] = rows.scale(h, group);
     }
   }
 };
@@ -161,8 +164,9 @@ __global__ __launch_bounds__(kExactWarps* kWarp) void exact_kernel(const __grid_
 // Many tokens: a block has 32 tokens, split once for all, and 17 row tiles of whatever matrices, one a warp: a router
 // of 256 experts and a shared gate.
 constexpr int kWideTokens = 32;
-constexpr int kWideFrom = 1024;  // tokens
+constexpr int kWideFrom = 1440;  // tokens
 constexpr int kWideWarps = 17;
+constexpr int kWideStages = 3;
 __global__ __launch_bounds__(kWideWarps* kWarp) void exact_wide_kernel(const __grid_constant__ Products p) {
   constexpr int kTokenTiles = kWideTokens / 8, kRowBytes = kGroup * 2, kPlane = kWideTokens * kRowBytes;
   __shared__ __align__(128) uint8_t planes[2][2][kPlane];  // [turn][high, low][token][64], copies of 16 bytes exchanged
@@ -182,28 +186,42 @@ __global__ __launch_bounds__(kWideWarps* kWarp) void exact_wide_kernel(const __g
   const bool splits = own < kWideTokens;
   const float4* const from =
       static_cast<const float4*>(p.x) + size_t(min(first_token + own, p.m - 1)) * p.groups * (kGroup / 4) + column;
-  float4 x = *from;
-  ExactCodes codes;
-  codes.load(rows, 0);
+  // Every thread has its own places in the ring, so it waits only for itself.
+  extern __shared__ __align__(16) uint4 ring[];  // [stage][x, row i, row i+8][thread]
+  const auto place = [&](int g, int part) { return ring + (g % kWideStages * 3 + part) * blockDim.x + threadIdx.x; };
+  const auto copy = [&](int g) {
+    if (g < p.groups) {
+      copy_async(shared_address(place(g, 0)), from + g * (kGroup / 4));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        copy_async(shared_address(place(g, 1 + h)), rows.codes + rows.offset[h] + g * kGroup);
+      }
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int g = 0; g < kWideStages - 1; ++g) copy(g);
   float sum[kTokenTiles][4] = {};
   for (int g = 0; g < p.groups; ++g) {
     uint8_t(&turn)[2][kPlane] = planes[g % 2];
+    wait_copies<kWideStages - 2>();
     if (splits) {
-      const TwoHalves a = split(x.x, x.y), b = split(x.z, x.w);
+      const float4 x = *reinterpret_cast<const float4*>(place(g, 0));
+      const TwoHalves one = split(x.x, x.y), two = split(x.z, x.w);
       const int to = own * kRowBytes + (column / 2 ^ own % 8) * 16 + column % 2 * 8;
-      *reinterpret_cast<uint2*>(turn[0] + to) = make_uint2(a.high, b.high);
-      *reinterpret_cast<uint2*>(turn[1] + to) = make_uint2(a.low, b.low);
+      *reinterpret_cast<uint2*>(turn[0] + to) = make_uint2(one.high, two.high);
+      *reinterpret_cast<uint2*>(turn[1] + to) = make_uint2(one.low, two.low);
       float total = (x.x + x.y) + (x.z + x.w);
 #pragma unroll
       for (int offset = 8; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffff, total, offset);
       if (column == 0) totals[g % 2][own] = total;
-      if (g + 1 < p.groups) x = from[(g + 1) * (kGroup / 4)];
     }
+    const uint4 code[2] = {*place(g, 1), *place(g, 2)};
+    const uint32_t scale[2] = {rows.scale(0, g), rows.scale(1, g)};  // needed only after the products
+    copy(g + kWideStages - 1);
     __syncthreads();
     uint32_t a[4][4];
-    expand_bytes(codes.code, a);
-    const uint32_t scale[2] = {codes.scale[0], codes.scale[1]};
-    if (g + 1 < p.groups) codes.load(rows, g + 1);
+    expand_bytes(code, a);
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
       const auto columns = [&](const uint8_t* plane, ExactColumns& b) {
@@ -247,11 +265,18 @@ void products(Stream stream, std::span<const ProductOut> outs, const Half* x, in
   Products p = describe(outs, DeviceLinear::Format::kAffine4, x, m);
   const auto blocks = [&]<class C>(C) { return share_out(p, C::kBlockTiles) * ((m + C::kTokens - 1) / C::kTokens); };
   const int all = current_chip().multiprocessors;
+  // What a multiprocessor has to do: steps of the ring, by what one takes in 1/20 µs on an H200.
+  const auto time = [&]<class C>(C cut, int step) {
+    return (blocks(cut) + all - 1) / all * ((p.groups + C::kSplit - 1) / C::kSplit) * step;
+  };
   if (m > 32 && current_chip().has_wgmma) {
-    if (3 * blocks(ProductGroups{}) >= 2 * all) {
-      launch_product_groups(stream, p);
+    const int one = time(Groups1{}, 23), two = time(Groups2{}, 22), four = time(Groups4{}, 30);
+    if (one <= std::min(two, four)) {
+      launch_groups<Groups1>(stream, p);
+    } else if (two <= four) {
+      launch_groups<Groups2>(stream, p);
     } else {
-      launch_split_product_groups(stream, p);
+      launch_groups<Groups4>(stream, p);
     }
   } else if (m > 32 && 2 * blocks(Wide{}) >= all) {
     launch_products<Wide>(stream, p);
@@ -269,8 +294,11 @@ void exact_products(Stream stream, std::span<const ProductOut> outs, const float
   const int tiles = share_out(p, 1);
   constexpr int kFew = 8 * kExactTokenTiles;
   if (m >= kWideFrom) {
+    constexpr size_t kWideBytes = kWideStages * 3 * kWideWarps * kWarp * sizeof(uint4);
+    static const bool once = (allow_shared(exact_wide_kernel, kWideBytes), true);
+    (void)once;
     launch(exact_wide_kernel, dim3((tiles + kWideWarps - 1) / kWideWarps, (m + kWideTokens - 1) / kWideTokens),
-           kWideWarps * kWarp, 0, stream, p);
+           kWideWarps * kWarp, kWideBytes, stream, p);
   } else {
     launch(exact_kernel, dim3(tiles, (m + kFew - 1) / kFew), kExactWarps * kWarp, 0, stream, p);
   }

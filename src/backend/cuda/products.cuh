@@ -63,15 +63,15 @@ __global__ __launch_bounds__(C::kLaunchThreads, C::kBlocks) void products_kernel
     launch_next();
   };
   const auto row = [&](int token) { return first_token + token; };
-  multiply<C>(block, shared, ready, row, [&](const float(&sum)[C::kRowTiles][C::kTokenTiles][4]) {
-    const int lane = threadIdx.x % kWarp, row_warp = threadIdx.x / kWarp % C::kRowWarps;
+  multiply<C>(block, shared, ready, row, [&](const float(&sum)[C::kRowTiles][C::kTokenTiles][4], int tile) {
+    const int lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int n = 0; n < C::kTokenTiles; ++n) {
 #pragma unroll
       for (int r = 0; r < C::kRowTiles; ++r) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const int o = (first_tile + row_warp * C::kRowTiles + r) * kTileRows + lane / 4 + j / 2 * 8;
+          const int o = (first_tile + tile + r) * kTileRows + lane / 4 + j / 2 * 8;
           const int token = n * 8 + lane % 4 * 2 + j % 2;
           if (o < w.rows && token < block.tokens) put(w, first_token + token, o, sum[r][n][j]);
         }
@@ -90,10 +90,11 @@ void launch_products(Stream stream, Products p) {
 }
 
 // Row tiles, token tiles, row warps, split, stages.
-using ProductGroups = GroupCut<2, 16, 8, 1, 6>;      // 256 rows × 128 tokens
-using SplitProductGroups = GroupCut<2, 8, 4, 2, 6>;  // 128 × 64
-// products_sm90.cu
-void launch_product_groups(Stream stream, const Products& p);
-void launch_split_product_groups(Stream stream, const Products& p);
+using Groups1 = GroupCut<2, 16, 8, 1, 6>;  // 256 rows × 128 tokens
+using Groups2 = GroupCut<2, 8, 4, 2, 6>;   // 128 × 64
+using Groups4 = GroupCut<1, 8, 4, 4, 4>;   // 64 × 64
+// products_sm90.cu, for each of them.
+template <class C>
+void launch_groups(Stream stream, const Products& p);
 
 }  // namespace calla::cuda

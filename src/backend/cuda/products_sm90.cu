@@ -4,11 +4,12 @@
 
 namespace calla::cuda {
 
-void launch_product_groups(Stream stream, const Products& p) {
-  launch_products<ProductGroups>(stream, p);
+template <class C>
+void launch_groups(Stream stream, const Products& p) {
+  launch_products<C>(stream, p);
 }
-void launch_split_product_groups(Stream stream, const Products& p) {
-  launch_products<SplitProductGroups>(stream, p);
-}
+template void launch_groups<Groups1>(Stream, const Products&);
+template void launch_groups<Groups2>(Stream, const Products&);
+template void launch_groups<Groups4>(Stream, const Products&);
 
 }  // namespace calla::cuda

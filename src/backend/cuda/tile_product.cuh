@@ -63,6 +63,7 @@ struct BlockProduct {
   int groups;
   int tokens;     // that exist of the block's, at least 1
   const Half* x;  // rows of `groups` groups
+  int turns = 1;  // FewCut without split only: how many times kBlockTiles row tiles the block has, one after another
 };
 
 // A thread's part in filling the ring.
@@ -219,9 +220,9 @@ __device__ __forceinline__ bool collect(float (&sum)[C::kRowTiles][C::kTokenTile
 }
 
 // W·x for a block. ready() is called once, before anything is read besides weights; row(token) is the row of x that a
-// token of the block has. finish(sum) is called by the warps that have the result, in the layout of mma's D: sum[r][n]
-// has rows i and i+8 of the warp's row tile r, tokens 2t and 2t+1 of token tile n. Sums of tokens and row tiles that do
-// not exist mean nothing.
+// token of the block has. finish(sum, tile) is called by the warps that have the result, in the layout of mma's D:
+// sum[r][n] has rows i and i+8 of the warp's row tile tile + r, tokens 2t and 2t+1 of token tile n. Sums of tokens and
+// row tiles that do not exist mean nothing.
 template <class C, class Ready, class Row, class Finish>
 __device__ __forceinline__ void multiply(const BlockProduct& p, uint8_t* shared, const Ready& ready, const Row& row,
                                          const Finish& finish) {
@@ -262,7 +263,7 @@ __device__ __forceinline__ void multiply(const BlockProduct& p, uint8_t* shared,
     const uint8_t* const x = stage + C::kCodeBytes + C::kScaleBytes + (split * C::kTokens + lane / 4) * C::kRowBytes;
     add_group<C>(codes, scales, x, token_tiles, lane, sum);
   }
-  if (collect<C>(sum, shared)) finish(sum);
+  if (collect<C>(sum, shared)) finish(sum, first_tile);
 }
 
 // How a block cuts a product with few tokens: as Cut, but every warp has its own ring for weights, and the tokens lie
@@ -294,12 +295,13 @@ requires C::kFewTokens __device__ __forceinline__ void multiply(const BlockProdu
   constexpr uint32_t kLow = 0x000f000f, kHigh = 0x00f000f0, kOne = 0x3c003c00;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
   const int first_tile = warp % C::kRowWarps * C::kRowTiles;
-  const int first_group = warp / C::kRowWarps, groups = first_tile < p.row_tiles ? p.groups : 0;
+  const int first_group = warp / C::kRowWarps;
   uint8_t* const ring = shared + warp * C::kStages * C::kStageBytes;
-  const auto copy_weights = [&](int group, int slot) {
-    if (group < groups) {
+  int next_group = first_group, next_tile = first_tile, turns_left = p.turns;  // of the copies
+  const auto copy_weights = [&](int slot) {
+    if (turns_left > 0 && next_tile < p.row_tiles && next_group < p.groups) {
       const uint32_t to = shared_address(ring) + slot * C::kStageBytes;
-      const auto tile_at = [&](int r) { return size_t(min(first_tile + r, p.row_tiles - 1) * p.groups + group); };
+      const auto tile_at = [&](int r) { return size_t(min(next_tile + r, p.row_tiles - 1) * p.groups + next_group); };
 #pragma unroll
       for (int r = 0; r < C::kRowTiles; ++r) {
         copy_async(to + r * kTileCodeBytes + lane * 16, p.codes + tile_at(r) * kTileCodeBytes + lane * 16);
@@ -310,9 +312,15 @@ requires C::kFewTokens __device__ __forceinline__ void multiply(const BlockProdu
       }
     }
     commit_copies();
+    next_group += C::kSplit;
+    if (next_group >= p.groups) {
+      next_group = first_group;
+      next_tile += C::kBlockTiles;
+      --turns_left;
+    }
   };
 #pragma unroll
-  for (int s = 0; s < C::kStages - 1; ++s) copy_weights(first_group + s * C::kSplit, s);
+  for (int s = 0; s < C::kStages - 1; ++s) copy_weights(s);
   ready();
 
   // [group][token][64], copies of 16 bytes exchanged so that lanes that read at once meet all banks.
@@ -329,66 +337,69 @@ requires C::kFewTokens __device__ __forceinline__ void multiply(const BlockProdu
   wait_copies<0>();
   __syncthreads();
   const int token_tiles = (p.tokens + 7) / 8;
-#pragma unroll
-  for (int r = 0; r < C::kRowTiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < C::kTokenTiles; ++n) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sum[r][n][j] = 0;
-    }
-  }
   const uint32_t ones[4] = {kOne, kOne, kOne, kOne};
   int slot = 0, free = C::kStages - 1;
-  for (int group = first_group; group < groups; group += C::kSplit) {
-    wait_copies<C::kStages - 2>();
-    __syncwarp();
-    copy_weights(group + (C::kStages - 1) * C::kSplit, free);
-    const uint8_t* const stage = ring + slot * C::kStageBytes;
-    free = slot;
-    slot = slot + 1 == C::kStages ? 0 : slot + 1;
-
-    const uint8_t* const x = tokens + (group * C::kTokens + i) * C::kRowBytes;
-    uint32_t a[C::kRowTiles][4][4];
-    float scale[C::kRowTiles][2], bias[C::kRowTiles][2];
+  for (int turn = 0; turn < p.turns; ++turn) {
+    const int tile = first_tile + turn * C::kBlockTiles;
 #pragma unroll
     for (int r = 0; r < C::kRowTiles; ++r) {
-      const uint4 code = *reinterpret_cast<const uint4*>(stage + r * kTileCodeBytes + lane * 16);
-      const uint32_t words[4] = {code.x, code.y, code.z, code.w};
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        a[r][s][0] = words[s] & kLow;
-        a[r][s][1] = words[s] & kHigh;
-        a[r][s][2] = words[s] >> 8 & kLow;
-        a[r][s][3] = words[s] >> 8 & kHigh;
+      for (int n = 0; n < C::kTokenTiles; ++n) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[r][n][j] = 0;
       }
-      const uint2 pair =
-          *reinterpret_cast<const uint2*>(stage + C::kCodeBytes + r * (kTileScaleWords * 4) + i * sizeof(uint2));
-      scale[r][0] = scale_of(pair.x) * 0x1p24f;
-      scale[r][1] = scale_of(pair.y) * 0x1p20f;
-      bias[r][0] = bias_of(pair.x);
-      bias[r][1] = bias_of(pair.y);
     }
-#pragma unroll
-    for (int n = 0; n < C::kTokenTiles; ++n) {
-      if (n >= token_tiles) break;
-      const uint4 lo = *reinterpret_cast<const uint4*>(x + 8 * n * C::kRowBytes + (2 * t ^ i) * 16);
-      const uint4 hi = *reinterpret_cast<const uint4*>(x + 8 * n * C::kRowBytes + ((2 * t + 1) ^ i) * 16);
-      const uint32_t b[4][2] = {{lo.x, lo.y}, {lo.z, lo.w}, {hi.x, hi.y}, {hi.z, hi.w}};
-      float d[C::kRowTiles][4] = {}, total[4] = {};
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-#pragma unroll
-        for (int r = 0; r < C::kRowTiles; ++r) mma(d[r], a[r][s], b[s][0], b[s][1]);
-        mma(total, ones, b[s][0], b[s][1]);
-      }
+    for (int group = first_group; group < p.groups && tile < p.row_tiles; group += C::kSplit) {
+      wait_copies<C::kStages - 2>();
+      __syncwarp();
+      copy_weights(free);
+      const uint8_t* const stage = ring + slot * C::kStageBytes;
+      free = slot;
+      slot = slot + 1 == C::kStages ? 0 : slot + 1;
+
+      const uint8_t* const x = tokens + (group * C::kTokens + i) * C::kRowBytes;
+      uint32_t a[C::kRowTiles][4][4];
+      float scale[C::kRowTiles][2], bias[C::kRowTiles][2];
 #pragma unroll
       for (int r = 0; r < C::kRowTiles; ++r) {
+        const uint4 code = *reinterpret_cast<const uint4*>(stage + r * kTileCodeBytes + lane * 16);
+        const uint32_t words[4] = {code.x, code.y, code.z, code.w};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum[r][n][j] += scale[r][j / 2] * d[r][j] + bias[r][j / 2] * total[j % 2];
+        for (int s = 0; s < 4; ++s) {
+          a[r][s][0] = words[s] & kLow;
+          a[r][s][1] = words[s] & kHigh;
+          a[r][s][2] = words[s] >> 8 & kLow;
+          a[r][s][3] = words[s] >> 8 & kHigh;
+        }
+        const uint2 pair =
+            *reinterpret_cast<const uint2*>(stage + C::kCodeBytes + r * (kTileScaleWords * 4) + i * sizeof(uint2));
+        scale[r][0] = scale_of(pair.x) * 0x1p24f;
+        scale[r][1] = scale_of(pair.y) * 0x1p20f;
+        bias[r][0] = bias_of(pair.x);
+        bias[r][1] = bias_of(pair.y);
+      }
+#pragma unroll
+      for (int n = 0; n < C::kTokenTiles; ++n) {
+        if (n >= token_tiles) break;
+        const uint4 lo = *reinterpret_cast<const uint4*>(x + 8 * n * C::kRowBytes + (2 * t ^ i) * 16);
+        const uint4 hi = *reinterpret_cast<const uint4*>(x + 8 * n * C::kRowBytes + ((2 * t + 1) ^ i) * 16);
+        const uint32_t b[4][2] = {{lo.x, lo.y}, {lo.z, lo.w}, {hi.x, hi.y}, {hi.z, hi.w}};
+        float d[C::kRowTiles][4] = {}, total[4] = {};
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+#pragma unroll
+          for (int r = 0; r < C::kRowTiles; ++r) mma(d[r], a[r][s], b[s][0], b[s][1]);
+          mma(total, ones, b[s][0], b[s][1]);
+        }
+#pragma unroll
+        for (int r = 0; r < C::kRowTiles; ++r) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) sum[r][n][j] += scale[r][j / 2] * d[r][j] + bias[r][j / 2] * total[j % 2];
+        }
       }
     }
+    if (collect<C>(sum, shared)) finish(sum, tile);
   }
-  if (collect<C>(sum, shared)) finish(sum);
 }
 
 }  // namespace calla::cuda

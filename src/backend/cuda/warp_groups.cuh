@@ -14,6 +14,11 @@ struct GroupCut : Cut<kRowTiles_, kTokenTiles_, kRowWarps_, kSplit_, kStages_, 1
   static constexpr bool kWarpGroups = true;
   static constexpr int kCopyThreads = 4 * kWarp, kLaunchThreads = Base::kThreads + kCopyThreads;
   static constexpr int kStages = kStages_;
+  // Registers of a thread: the multiplying ones take over what the copying ones leave of the block's.
+  static constexpr int kRowCopies = 8 * kSplit_, kInputCopies = Base::kTokens * kRowCopies / kCopyThreads;
+  static constexpr int kBlockRegisters = 65536 / kLaunchThreads / 8 * 8 * kLaunchThreads;
+  static constexpr int kCopyRegisters = kInputCopies > 8 ? 88 : 64;
+  static constexpr int kRegisters = (kBlockRegisters - kCopyRegisters * kCopyThreads) / Base::kThreads / 8 * 8;
   // Behind the ring: a barrier that stage s is full, and one that it is empty again.
   static constexpr int kBarriers = kStages * Base::kStageBytes;
   static constexpr int kRings = std::max(Base::kRings, kBarriers + 2 * kStages * 8);
@@ -119,10 +124,8 @@ struct Turns {
 // Fills the ring.
 template <class C, class Row>
 __device__ __forceinline__ void copy_stages(const BlockProduct& p, uint32_t base, int steps, const Row& row) {
-  constexpr int kAhead = 3;  // stages under way while one is awaited
-  static_assert(kAhead < C::kStages);
-  constexpr int kTiles = C::kBlockTiles * C::kSplit, kRowCopies = 8 * C::kSplit;
-  constexpr int kInputCopies = C::kTokens * kRowCopies / C::kCopyThreads;
+  constexpr int kAhead = C::kStages / 2;  // stages under way while one is awaited; the others are being used
+  constexpr int kTiles = C::kBlockTiles * C::kSplit, kRowCopies = C::kRowCopies, kInputCopies = C::kInputCopies;
   static_assert(kTiles * 4 <= C::kCopyThreads && kTiles % 4 == 0);
   const int thread = threadIdx.x - C::kThreads, lane = thread % kWarp, warp = thread / kWarp;
   const int column = thread % kRowCopies, first_token = thread / kRowCopies;
@@ -258,10 +261,10 @@ requires C::kWarpGroups __device__ __forceinline__ void multiply(const BlockProd
   ready();
   __syncthreads();
   if (threadIdx.x >= C::kThreads) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(C::kCopyRegisters));
     copy_stages<C>(p, base, steps, row);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(C::kRegisters));
     float sum[C::kRowTiles][C::kTokenTiles][4];
     if (p.tokens <= 32) {
       multiply_stages<32, C>(p, shared, steps, sum);
@@ -274,7 +277,7 @@ requires C::kWarpGroups __device__ __forceinline__ void multiply(const BlockProd
         multiply_stages<128, C>(p, shared, steps, sum);
       }
     }
-    if (collect<C>(sum, shared)) finish(sum);
+    if (collect<C>(sum, shared)) finish(sum, static_cast<int>(threadIdx.x) / kWarp % C::kRowWarps * C::kRowTiles);
   }
 }
 

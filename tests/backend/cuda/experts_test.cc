@@ -122,7 +122,7 @@ TEST(CudaExperts, ChoiceAndSlots) {
 }
 
 struct Shape {
-  int hidden, width, experts, top_k;
+  int hidden, width, shared_width, experts, top_k;
   std::vector<int> rows;
 };
 void PrintTo(const Shape& s, std::ostream* out) {
@@ -132,36 +132,38 @@ void PrintTo(const Shape& s, std::ostream* out) {
 class CudaExpertProducts : public ::testing::TestWithParam<Shape> {
  protected:
   void SetUp() override {
-    const auto [hidden, width, experts, top_k, rows] = GetParam();
-    std::vector<const Linear*> gate_up, down;
+    const auto [hidden, width, shared_width, experts, top_k, rows] = GetParam();
     for (int e = 0; e <= experts; ++e) {
+      const int own = e < experts ? width : shared_width;
       for (auto* list : {&gates_, &ups_}) {
-        list->push_back(std::make_unique<RandomMatrix>(Linear::Format::kAffine4, width, hidden, random_));
+        list->push_back(std::make_unique<RandomMatrix>(Linear::Format::kAffine4, own, hidden, random_));
       }
-      downs_.push_back(std::make_unique<RandomMatrix>(Linear::Format::kAffine4, hidden, width, random_));
+      downs_.push_back(std::make_unique<RandomMatrix>(Linear::Format::kAffine4, hidden, own, random_));
     }
-    const auto put = [&](int from, int to) {
-      std::vector<const Linear*> first, second;
-      for (int e = from; e < to; ++e) {
-        first.push_back(&gates_[e]->linear());
-        first.push_back(&ups_[e]->linear());
-        second.push_back(&downs_[e]->linear());
-      }
-      device_.push_back(std::make_unique<DeviceMatrix>(first, 2));
-      device_.push_back(std::make_unique<DeviceMatrix>(second));
-      const TileSizes a = tile_sizes(2 * width, hidden), b = tile_sizes(hidden, width);
-      return DeviceExperts{to - from,
-                           width,
-                           hidden,
-                           device_[device_.size() - 2]->linear(),
-                           device_.back()->linear(),
-                           a.code_bytes,
-                           a.scale_bytes,
-                           b.code_bytes,
-                           b.scale_bytes};
-    };
-    routed_ = put(0, experts);
-    shared_ = put(experts, experts + 1);
+    routed_ = put(0, experts, width);
+    shared_ = put(experts, experts + 1, shared_width);
+  }
+  // Experts [from, to) on the device.
+  DeviceExperts put(int from, int to, int width) {
+    std::vector<const Linear*> first, second;
+    for (int e = from; e < to; ++e) {
+      first.push_back(&gates_[e]->linear());
+      first.push_back(&ups_[e]->linear());
+      second.push_back(&downs_[e]->linear());
+    }
+    device_.push_back(std::make_unique<DeviceMatrix>(first, 2));
+    device_.push_back(std::make_unique<DeviceMatrix>(second));
+    const int hidden = GetParam().hidden;
+    const TileSizes a = tile_sizes(2 * width, hidden), b = tile_sizes(hidden, width);
+    return {to - from,
+            width,
+            hidden,
+            device_[device_.size() - 2]->linear(),
+            device_.back()->linear(),
+            a.code_bytes,
+            a.scale_bytes,
+            b.code_bytes,
+            b.scale_bytes};
   }
   Random random_{22};
   std::vector<std::unique_ptr<RandomMatrix>> gates_, ups_, downs_;
@@ -169,14 +171,14 @@ class CudaExpertProducts : public ::testing::TestWithParam<Shape> {
   DeviceExperts routed_, shared_;
 };
 
-std::vector<double> row_of(const std::vector<__half>& v, size_t row, int width) {
-  std::vector<double> x(width);
-  for (int c = 0; c < width; ++c) x[c] = __half2float(v[row * width + c]);
+std::vector<double> doubles_of(const std::vector<__half>& v, size_t from, int count) {
+  std::vector<double> x(count);
+  for (int c = 0; c < count; ++c) x[c] = __half2float(v[from + c]);
   return x;
 }
 
 TEST_P(CudaExpertProducts, OfAllSlots) {
-  const auto [hidden, width, experts, top_k, rows] = GetParam();
+  const auto [hidden, width, shared_width, experts, top_k, rows] = GetParam();
   for (const int m : rows) {
     SCOPED_TRACE(m);
     Routed at(m, experts, top_k);
@@ -185,7 +187,7 @@ TEST_P(CudaExpertProducts, OfAllSlots) {
     for (auto& v : h) v = __float2half(static_cast<float>(random_.normal() * 0.2));
     const OnDevice<__half> input(h);
     const size_t slots = size_t(m) * (top_k + 1);
-    const OnDevice<__half> inner(slots * width), partial(slots * hidden);
+    const OnDevice<__half> inner(size_t(m) * (top_k * width + shared_width)), partial(slots * hidden);
     const auto before = random_floats(size_t(m) * hidden, random_);
     const OnDevice<float> y(before), again(before);
     experts_inner(nullptr, routed_, shared_, input.data(), m, at.r, inner.data());
@@ -200,11 +202,13 @@ TEST_P(CudaExpertProducts, OfAllSlots) {
       std::vector<double> sum(hidden), slack(hidden);
       for (int k = 0; k <= top_k; ++k) {
         const int e = k < top_k ? at.chosen[i * top_k + k] : experts;
-        const size_t slot = k < top_k ? at.slot_of[i * top_k + k] : size_t(m) * top_k + i;
-        const auto x = row_of(h, i, hidden);
+        const size_t slot = k < top_k ? at.slot_of[i * top_k + k] : 0;
+        const auto x = doubles_of(h, size_t(i) * hidden, hidden);
         const Sums gate = product(gates_[e]->linear(), x), up = product(ups_[e]->linear(), x);
-        const auto z = row_of(got_inner, slot, width);
-        for (int c = 0; c < width; ++c) {
+        const int own = e < experts ? width : shared_width;
+        const size_t start = e < experts ? slot * width : size_t(m) * top_k * width + size_t(i) * shared_width;
+        const auto z = doubles_of(got_inner, start, own);
+        for (int c = 0; c < own; ++c) {
           // |silu'| ≤ 1.1; the result is rounded once more.
           const double want = silu(gate.value[c]) * up.value[c], eg = 1.1 * kHalf * gate.size[c] + 1e-6,
                        eu = 1.1 * kHalf * up.size[c] + 1e-6;
@@ -227,12 +231,13 @@ TEST_P(CudaExpertProducts, OfAllSlots) {
     }
   }
 }
-// Tiles of 16 slots, and of 64 or 128 with more rows; experts with no tokens and with all; rows of weights that end
-// within a block.
+// Tiles of 16 slots, and of 64 or 128 with more rows; experts with no tokens and with all; a shared expert that is
+// wider, and narrower; rows of weights that end within a block.
 INSTANTIATE_TEST_SUITE_P(, CudaExpertProducts,
-                         ::testing::Values(Shape{64, 64, 8, 2, {1, 2, 17, 32, 33, 150, 250}},
-                                           Shape{192, 128, 4, 4, {2, 7, 8, 9, 65}},
-                                           Shape{320, 64, 16, 8, {2, 10, 16, 17, 70, 140}}));
+                         ::testing::Values(Shape{64, 64, 64, 8, 2, {1, 2, 17, 32, 33, 150, 250}},
+                                           Shape{128, 192, 64, 8, 2, {9, 33, 150}},
+                                           Shape{192, 128, 192, 4, 4, {2, 7, 8, 9, 65}},
+                                           Shape{320, 128, 64, 16, 8, {2, 10, 16, 17, 70, 140}}));
 
 }  // namespace
 }  // namespace calla::cuda::testing

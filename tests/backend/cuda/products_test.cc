@@ -115,7 +115,7 @@ TEST_P(CudaProducts, OfSeveralMatrices) {
 INSTANTIATE_TEST_SUITE_P(, CudaProducts,
                          ::testing::Values(Shape{64, {16}, {1, 2, 8, 9, 16, 17}},
                                            Shape{192, {40, 64, 16, 130}, {2, 7, 15, 16, 17, 31, 32, 33, 65}},
-                                           Shape{1088, {72, 300}, {2, 16, 33, 64, 65}},
+                                           Shape{1088, {72, 300}, {2, 16, 33, 64, 65}}, Shape{1088, {4300}, {100}},
                                            Shape{64, {8500, 64}, {2, 15, 16, 17, 33, 255, 256, 300}},
                                            Shape{320, {8500}, {5, 240, 257, 340}}));
 
@@ -136,7 +136,7 @@ TEST_P(CudaExactProducts, KeepWhatTheInputHas) {
 }
 INSTANTIATE_TEST_SUITE_P(, CudaExactProducts,
                          ::testing::Values(Shape{64, {8, 1}, {1, 2, 15, 16, 17}}, Shape{1088, {72, 1}, {2, 33}},
-                                           Shape{192, {40, 1, 390}, {1023, 1024, 1041}},
+                                           Shape{192, {40, 1, 390}, {1439, 1440, 1457}},
                                            Shape{2048, {256, 1}, {2, 40}}));
 
 }  // namespace
