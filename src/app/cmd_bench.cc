@@ -63,8 +63,9 @@ Result<std::vector<BenchRow>> choose_rows(const Options& o, const fs::path& fold
       reason = fmt::format("the context ends at {} tokens", format_count(most));
     } else {
       CALLA_ASSIGN(const MemoryPlan plan, plan_memory(folder, runner));
-      if (plan.anonymous() > available_memory()) {
-        reason = fmt::format("{} of memory are needed besides the weights", format_bytes(plan.anonymous()));
+      if (plan.needed() > plan.available) {
+        reason = fmt::format("{} of memory are needed{}", format_bytes(plan.needed()),
+                             plan.on_gpu ? "" : " besides the weights");
       }
     }
     if (!reason.empty()) {

@@ -70,6 +70,12 @@ Ceilings examine_machine(const ModelOptions& o, Report& report) {
   std::string tables;
   for (const KernelTable* table : available_tables()) tables += (tables.empty() ? "" : ", ") + std::string(table->isa);
   report.line("kernels", fmt::format("{} (the first is used)", tables));
+  for (const Gpu& gpu : gpus()) {
+    report.line(
+        fmt::format("cuda:{}", gpu.index),
+        fmt::format("{}, capability {}.{}, {} multiprocessors, {} of {} free", gpu.name, gpu.capability / 10,
+                    gpu.capability % 10, gpu.multiprocessors, format_bytes(gpu.free), format_bytes(gpu.memory)));
+  }
   report.line("memory",
               fmt::format("{}, {} of it available", format_bytes(total_memory()), format_bytes(available_memory())));
 
@@ -133,18 +139,21 @@ void examine_text(const fs::path& folder, Report& report) {
 void examine_plan(const fs::path& folder, const RunnerOptions& options, Report& report) {
   const auto plan = plan_memory(folder, options);
   if (!plan) return report.fault("memory", plan.error().message);
-  const bool copied = options.load.load == Load::kResident;
-  report.line(
-      "plan",
-      fmt::format("{} weights ({}), {} keys and values for {} tokens, {} state, {} scratch; a chat keeps "
-                  "up to {} more to go back",
-                  format_bytes(plan->weights), copied ? "copied" : "mapped", format_bytes(plan->kv), options.context,
-                  format_bytes(plan->recurrent), format_bytes(plan->scratch), format_bytes(plan->marks)));
-  const uint64_t available = available_memory();
+  const bool copied = plan->on_gpu || options.load.load == Load::kResident;
+  report.line("plan",
+              fmt::format("{} weights ({}), {} keys and values for {} tokens, {} state, {} scratch; a chat keeps "
+                          "up to {} more to go back",
+                          format_bytes(plan->weights),
+                          plan->on_gpu ? "on the GPU"
+                          : copied     ? "copied"
+                                       : "mapped",
+                          format_bytes(plan->kv), options.context, format_bytes(plan->recurrent),
+                          format_bytes(plan->scratch), format_bytes(plan->marks)));
+  const uint64_t available = plan->available;
   const uint64_t all = plan->anonymous() + plan->weights;
   if (copied && all > available) {
-    report.fault("memory", fmt::format("{} are needed and {} available; use --load auto, or free memory",
-                                       format_bytes(all), format_bytes(available)));
+    report.fault("memory", fmt::format("{} are needed and {} available; use {}, or free memory", format_bytes(all),
+                                       format_bytes(available), plan->on_gpu ? "--device cpu" : "--load auto"));
   } else if (plan->anonymous() > available) {
     report.fault("memory", fmt::format("{} are needed besides the weights and {} available; choose a smaller --context",
                                        format_bytes(plan->anonymous()), format_bytes(available)));

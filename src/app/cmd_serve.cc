@@ -95,11 +95,12 @@ class StopSignals {
 
 std::string describe(const MemoryPlan& plan, const Options& o, int context, uint64_t snapshots) {
   return fmt::format(
-      "memory: weights {} ({}), keys and values {} for {} x {} tokens, states {}, snapshots up to {}, scratch {}; "
+      "memory{}: weights {} ({}), keys and values {} for {} x {} tokens, states {}, snapshots up to {}, scratch {}; "
       "{} available\n",
-      format_bytes(plan.weights), o.model.runner.load.load == Load::kResident ? "copied" : "mapped",
-      format_bytes(plan.kv), o.sequences, context, format_bytes(plan.recurrent), format_bytes(snapshots),
-      format_bytes(plan.scratch), format_bytes(available_memory()));
+      plan.on_gpu ? " of the GPU" : "", format_bytes(plan.weights),
+      plan.on_gpu || o.model.runner.load.load == Load::kResident ? "copied" : "mapped", format_bytes(plan.kv),
+      o.sequences, context, format_bytes(plan.recurrent), format_bytes(snapshots), format_bytes(plan.scratch),
+      format_bytes(plan.on_gpu ? plan.available : available_memory()));
 }
 
 // What a person does next.
@@ -136,15 +137,15 @@ std::string model_id(const Options& o, const Model& model) {
 
 // What snapshots may take beside the plan: what was asked for, or a quarter of the rest, at most 2 GiB.
 Result<uint64_t> snapshot_bytes(const Options& o, const MemoryPlan& plan) {
-  const uint64_t available = available_memory();
-  const uint64_t rest = available > plan.anonymous() ? available - plan.anonymous() : 0;
+  const uint64_t available = plan.on_gpu ? plan.available : available_memory();
+  const uint64_t rest = available > plan.needed() ? available - plan.needed() : 0;
   if (!o.cache_memory) return std::min(uint64_t{2} << 30, rest / 4);
   const uint64_t wanted = static_cast<uint64_t>(*o.cache_memory) << 20;
   if (wanted <= rest) return wanted;
   return fail(Error::Code::kMemory,
               fmt::format("--cache-memory {} does not fit: {} are available and {} of them planned; choose less, or a "
                           "smaller --context or --sequences",
-                          *o.cache_memory, format_bytes(available), format_bytes(plan.anonymous())));
+                          *o.cache_memory, format_bytes(available), format_bytes(plan.needed())));
 }
 
 Result<void> serve(Options o) {
@@ -158,10 +159,7 @@ Result<void> serve(Options o) {
   service_options.cache_dir = o.cache_dir;
   service_options.cache_bytes = static_cast<uint64_t>(o.cache_disk) << 20;
   CALLA_ASSIGN(const auto model, Model::open(folder, runner_options(o.model)));
-  RunnerOptions planned = runner_options(o.model);
-  planned.context = model->runner().context();
-  CALLA_ASSIGN(const MemoryPlan plan, plan_memory(folder, planned));
-
+  const MemoryPlan& plan = model->runner().plan();
   CALLA_ASSIGN(const uint64_t snapshots, snapshot_bytes(o, plan));
   service_options.snapshot_bytes = snapshots;
 
@@ -201,7 +199,7 @@ Result<void> serve(Options o) {
                  router.handle(std::move(request), std::move(reply));
                }));
   listening = server.get();
-  CALLA_TRY(write_stdout(describe(plan, o, planned.context, snapshots) +
+  CALLA_TRY(write_stdout(describe(plan, o, model->runner().context(), snapshots) +
                          greeting(name, url_of(o.access.host, server->port()), !o.access.api_key.empty())));
 
   signals.wait(-1);

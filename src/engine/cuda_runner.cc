@@ -243,6 +243,10 @@ MemoryPlan plan_for_gpu(const RunnerModel& model, const RunnerOptions& o) {
   const ModelConfig& config = model.weights.config;
   const StateShape shape(config);
   MemoryPlan plan;
+  plan.on_gpu = true;
+  for (const Gpu& gpu : gpus()) {
+    if (gpu.index == o.gpu) plan.available = gpu.free;
+  }
   plan.weights = cuda::DeviceWeights::bytes(model.weights);
   plan.kv = uint64_t(page_limit(o)) * shape.page_size() * sizeof(bf16);
   plan.recurrent = o.sequences * CudaState::bytes(shape);
@@ -259,7 +263,7 @@ Result<cuda::Device> find_device(const RunnerModel& model, const RunnerOptions& 
   CALLA_ASSIGN(const cuda::Device device, device_at(options.gpu));
   CALLA_TRY(cuda::DeviceWeights::check(model.weights));
   const MemoryPlan plan = plan_for_gpu(model, options);
-  if (const uint64_t needed = plan.weights + plan.anonymous(); needed > device.free) {
+  if (const uint64_t needed = plan.needed(); needed > device.free) {
     return fail(Error::Code::kMemory,
                 fmt::format("this plan needs {} of the GPU's memory ({} weights, {} keys and values, {} states and "
                             "scratch), and {} of {} are free: choose a smaller --context (now {}), or --device cpu",
@@ -280,8 +284,9 @@ Result<void> check_gpu(const RunnerModel& model, const RunnerOptions& options) {
 Result<std::unique_ptr<Runner>> open_cuda_runner(std::unique_ptr<RunnerModel> model, const RunnerOptions& options) {
   CALLA_ASSIGN(const cuda::Device device, find_device(*model, options));
   CALLA_TRY(cuda::use_device(device.index));
+  const MemoryPlan plan = plan_for_gpu(*model, options);
   CALLA_ASSIGN(auto backend, CudaBackend::make(model->weights, *model->pool, options, device));
-  return std::make_unique<PassRunner<CudaBackend>>(std::move(model), std::move(backend), options);
+  return std::make_unique<PassRunner<CudaBackend>>(std::move(model), std::move(backend), options, plan);
 }
 
 }  // namespace calla

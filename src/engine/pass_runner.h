@@ -40,8 +40,9 @@ class PassRunner final : public Runner {
   using State = typename B::State;
   using Kept = typename State::Kept;
 
-  PassRunner(std::unique_ptr<RunnerModel> model, std::unique_ptr<B> backend, const RunnerOptions& options)
-      : model_(std::move(model)), backend_(std::move(backend)), options_(options) {
+  PassRunner(std::unique_ptr<RunnerModel> model, std::unique_ptr<B> backend, const RunnerOptions& options,
+             const MemoryPlan& plan)
+      : model_(std::move(model)), backend_(std::move(backend)), options_(options), plan_(plan) {
     ids_.reserve(options.chunk);
     runs_.reserve(options.chunk);
     wanted_.reserve(backend_->max_logits());
@@ -55,6 +56,7 @@ class PassRunner final : public Runner {
   int chunk() const override { return options_.chunk; }
   PageUse pages() const override { return backend_->pages(); }
   size_t state_bytes() const override { return backend_->state_bytes(); }
+  const MemoryPlan& plan() const override { return plan_; }
 
   Result<std::unique_ptr<Sequence>> start() override {
     CALLA_ASSIGN(State state, backend_->start());
@@ -302,6 +304,7 @@ class PassRunner final : public Runner {
   std::unique_ptr<RunnerModel> model_;
   std::unique_ptr<B> backend_;
   RunnerOptions options_;
+  MemoryPlan plan_;
   std::vector<int32_t> ids_, wanted_;
   std::vector<Run<State>> runs_;
   std::vector<Piece> pieces_;

@@ -75,6 +75,7 @@ MemoryPlan plan_for(const RunnerModel& model, const RunnerOptions& o) {
   const StateShape shape(config);
   using Backend = HostBackend<O>;
   MemoryPlan plan;
+  plan.available = available_memory();
   for (const auto& part : model.weights.parts) plan.weights += part.size();
   plan.kv = uint64_t(page_limit(o)) * shape.page_size() * sizeof(typename Backend::Kv);
   plan.recurrent = o.sequences * (shape.recurrent_size() + shape.window_size()) * sizeof(typename O::Real);
@@ -98,9 +99,9 @@ tl::unexpected<Error> no_profile() {
 
 template <Ops O>
 std::unique_ptr<Runner> host_runner(std::unique_ptr<RunnerModel> model, std::unique_ptr<O> op,
-                                    const RunnerOptions& options) {
+                                    const RunnerOptions& options, const MemoryPlan& planned) {
   auto backend = std::make_unique<HostBackend<O>>(model->weights, std::move(op), options);
-  return std::make_unique<PassRunner<HostBackend<O>>>(std::move(model), std::move(backend), options);
+  return std::make_unique<PassRunner<HostBackend<O>>>(std::move(model), std::move(backend), options, planned);
 }
 
 }  // namespace
@@ -127,8 +128,9 @@ Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, co
     model->pool = std::make_unique<Pool>(options.threads);
     return open_cuda_runner(std::move(model), options);
   }
-  const uint64_t needed = plan(*model, options).anonymous();
-  if (const uint64_t available = available_memory(); needed > available) {
+  const MemoryPlan planned = plan(*model, options);
+  const uint64_t needed = planned.anonymous();
+  if (const uint64_t available = planned.available; needed > available) {
     return fail(Error::Code::kMemory,
                 fmt::format("this plan needs {} of memory besides the weights, and {} is available: "
                             "choose a smaller --context (now {})",
@@ -138,15 +140,15 @@ Result<std::unique_ptr<Runner>> open_runner(const std::filesystem::path& dir, co
   CALLA_TRY(load_weights(model->checkpoint, model->weights.parts, needed, options.load, *model->pool));
   if (options.backend == RunnerOptions::Backend::kReference) {
     if (options.profile != nullptr) return no_profile();
-    return host_runner(std::move(model), std::make_unique<ReferenceOps>(config), options);
+    return host_runner(std::move(model), std::make_unique<ReferenceOps>(config), options, planned);
   }
   CALLA_ASSIGN(const KernelTable* table, select_table(options.cpu_isa));
   auto op = std::make_unique<CpuOps>(config, *model->pool, *table, options.chunk);
   if (options.profile != nullptr) {
     auto profiled = std::make_unique<ProfiledOps<CpuOps>>(std::move(op), *options.profile);
-    return host_runner(std::move(model), std::move(profiled), options);
+    return host_runner(std::move(model), std::move(profiled), options, planned);
   }
-  return host_runner(std::move(model), std::move(op), options);
+  return host_runner(std::move(model), std::move(op), options, planned);
 }
 
 }  // namespace calla

@@ -60,6 +60,20 @@ struct PageUse {
   size_t bytes = 0;  // of one
 };
 
+// What a runner with these options will need, in bytes: of the host's memory, or of the GPU's.
+struct MemoryPlan {
+  uint64_t weights = 0;    // mapped from the checkpoint, reclaimable page cache; anonymous with Load::kResident
+  uint64_t kv = 0;         // all pages of the pool; taken as a context grows
+  uint64_t recurrent = 0;  // states of `sequences` sequences
+  uint64_t marks = 0;      // what Runner::mark() keeps of each sequence, at most
+  uint64_t scratch = 0;    // activations, logits, per-thread buffers, vectors of the model
+  bool on_gpu = false;
+  uint64_t available = 0;                                          // of that memory, when the plan was made
+  uint64_t anonymous() const { return kv + recurrent + scratch; }  // besides marks
+  // What has to be available: mapped weights need not.
+  uint64_t needed() const { return anonymous() + (on_gpu ? weights : 0); }
+};
+
 // The one virtual seam of the engine: everything above it (server, chat, sampler) sees tokens and logits, never a
 // tensor. One thread at a time may use a Runner and its sequences.
 class Runner {
@@ -70,6 +84,7 @@ class Runner {
   virtual int chunk() const = 0;  // most rows of one pass
   virtual PageUse pages() const = 0;
   virtual size_t state_bytes() const = 0;  // of a sequence, besides its pages
+  virtual const MemoryPlan& plan() const = 0;
 
   virtual Result<std::unique_ptr<Sequence>> start() = 0;
 
@@ -130,16 +145,6 @@ struct GpuCeilings {
 };
 // Errors: no such GPU, its memory, its driver.
 Result<GpuCeilings> measure_gpu(int index);
-
-// What a runner with these options will need, in bytes: of the host's memory, or of the GPU's.
-struct MemoryPlan {
-  uint64_t weights = 0;    // mapped from the checkpoint, reclaimable page cache; anonymous with Load::kResident
-  uint64_t kv = 0;         // all pages of the pool; taken as a context grows
-  uint64_t recurrent = 0;  // states of `sequences` sequences
-  uint64_t marks = 0;      // what Runner::mark() keeps of each sequence, at most
-  uint64_t scratch = 0;    // activations, logits, per-thread buffers, vectors of the model
-  uint64_t anonymous() const { return kv + recurrent + scratch; }  // besides marks
-};
 
 // The options as open_runner takes them for the checkpoint in `dir`: a device for kAuto, values for zeros. Errors:
 // those of open_runner about the checkpoint and the options.

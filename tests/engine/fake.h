@@ -82,6 +82,7 @@ class FakeRunner final : public Runner {
   int chunk() const override { return chunk_; }
   PageUse pages() const override { return {0, 1 << 20, 1}; }
   size_t state_bytes() const override { return 1; }
+  const MemoryPlan& plan() const override { return plan_; }
   Result<std::unique_ptr<Sequence>> start() override { return std::make_unique<Own>(); }
 
   using Runner::forward;
@@ -154,6 +155,7 @@ class FakeRunner final : public Runner {
   Next next_;
   int context_, chunk_;
   std::vector<float> logits_;
+  MemoryPlan plan_;
 };
 
 // The model, and its runner for counting.
