@@ -12,7 +12,7 @@ namespace {
 
 tl::unexpected<Error> no_cuda() {
   return fail(Error::Code::kUnsupported,
-              "this build has no CUDA: build it where nvcc is on PATH (CUDA 12.3 or newer), or use --device cpu");
+              "this build has no CUDA: build it where nvcc is on PATH (CUDA 12.4 or newer), or use --device cpu");
 }
 
 }  // namespace
