@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "backend/cuda/chip.h"
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/tiles.h"
@@ -322,24 +323,14 @@ size_t input_bytes(int groups) {
   return (groups + kAhead) * (kGroup * sizeof(Half) + sizeof(float));
 }
 
-int multiprocessors() {
-  static const int count = [] {
-    int device = 0, n = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    return n;
-  }();
-  return count;
-}
-
 template <StepInput::Kind kKind, int kSplit>
 void launch_products(Stream stream, Products p) {
   int row_tiles = 0;
   for (int j = 0; j < p.count; ++j) row_tiles += p.w[j].row_tiles;
   constexpr int kRows = kWarps / kSplit;
   p.units = (row_tiles + kRows - 1) / kRows;
-  launch(products_kernel<kKind, kSplit>, std::min(p.units, 3 * multiprocessors()), kThreads, input_bytes(p.groups),
-         stream, p);
+  launch(products_kernel<kKind, kSplit>, std::min(p.units, 3 * current_chip().multiprocessors), kThreads,
+         input_bytes(p.groups), stream, p);
 }
 
 template <StepInput::Kind kKind>
@@ -347,7 +338,7 @@ void launch_products(Stream stream, const Products& p) {
   // Eight warps a row where its columns are many or its rows too few to fill the chip.
   int row_tiles = 0;
   for (int j = 0; j < p.count; ++j) row_tiles += p.w[j].row_tiles;
-  if (p.groups > 4 * kAhead || row_tiles <= multiprocessors()) {
+  if (p.groups > 4 * kAhead || row_tiles <= current_chip().multiprocessors) {
     launch_products<kKind, 8>(stream, p);
   } else {
     launch_products<kKind, 4>(stream, p);
