@@ -117,6 +117,7 @@ class Exchange {
   bool take(std::string& out);
   void sent();
   bool begun() const;
+  bool done() const;
   bool keep() const;  // after the answer is complete
   void tick(Clock::time_point now);
   void detach();  // nothing is sent any more
@@ -388,6 +389,10 @@ bool Exchange::begun() const {
   const Lock lock(mutex_);
   return begun_;
 }
+bool Exchange::done() const {
+  const Lock lock(mutex_);
+  return done_;
+}
 
 bool Exchange::keep() const {
   const Lock lock(mutex_);
@@ -641,6 +646,9 @@ void Connection::watch() {
         self->buffer_.commit(count);
         if (self->exchange_ == nullptr || error == asio::error::operation_aborted) {
           // The answer is complete, or the connection lost.
+        } else if (error == asio::error::eof && self->exchange_->done()) {
+          self->ended_ =
+              Clock::time_point::max() - Clock::duration(1);  // never, but not kept: all that is left is to send
         } else if (error == asio::error::eof && !self->exchange_->begun()) {
           self->ended_ = Clock::now() + kTick;
         } else if (error || self->buffer_.size() > kAhead) {
