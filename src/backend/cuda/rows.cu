@@ -102,12 +102,6 @@ __global__ void gather_kernel(const float* x, const int32_t* rows, int width, fl
   }
 }
 
-__global__ void advance_kernel(DeviceRun* runs, int count) {
-  wait_for_previous();
-  launch_next();
-  if (static_cast<int>(threadIdx.x) < count) ++runs[threadIdx.x].position;
-}
-
 }  // namespace
 
 void tile_matrix(Stream stream, int out, int in, const void* rows, const void* scales, const void* biases, int first,
@@ -137,11 +131,6 @@ void add(Stream stream, float* x, const float* y, size_t n) {
 
 void gather(Stream stream, const float* x, const int32_t* rows, int count, int width, float* y) {
   launch(gather_kernel, count, kThreads, 0, stream, x, rows, width, y);
-}
-
-void advance(Stream stream, DeviceRun* runs, int count) {
-  CHECK(count <= 1024, "more runs than a block has threads");
-  launch(advance_kernel, 1, (count + kWarp - 1) / kWarp * kWarp, 0, stream, runs, count);
 }
 
 }  // namespace calla::cuda

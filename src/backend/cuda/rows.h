@@ -22,7 +22,5 @@ void rmsnorm(Stream stream, const float* x, const float* gamma, float eps, int m
 void add(Stream stream, float* x, const float* y, size_t n);
 // y[i] = x[rows[i]]
 void gather(Stream stream, const float* x, const int32_t* rows, int count, int width, float* y);
-// After a step: every run of one row is one position further.
-void advance(Stream stream, DeviceRun* runs, int count);
 
 }  // namespace calla::cuda
