@@ -141,6 +141,8 @@ Result<void> CudaState::assign(const CudaState& o) {
   pages_ = o.pages_;
   send_table(0);
   copy(recurrent_.floats(), o.recurrent_.floats(), recurrent_.bytes(), stream_);
+  // download() may come from another thread, and must not wait for the stream: a step may be under capture there.
+  if (cudaStreamSynchronize(stream_) != cudaSuccess) return tl::unexpected<Error>(device_error("copying a sequence"));
   return {};
 }
 
@@ -164,11 +166,12 @@ DeviceRun CudaState::run(int row, int count, int position) const {
 
 namespace {
 
-// What has been asked of `stream` is done first; then f copies on a stream of its own.
+// f copies on a stream of its own, on the device that has `memory`, whatever thread this is.
 template <class F>
-Result<void> apart(Stream stream, const char* doing, const F& f) {
+Result<void> apart(const void* memory, const char* doing, const F& f) {
   cudaStream_t own = nullptr;
-  bool fine = cudaStreamSynchronize(stream) == cudaSuccess &&
+  cudaPointerAttributes where{};
+  bool fine = cudaPointerGetAttributes(&where, memory) == cudaSuccess && cudaSetDevice(where.device) == cudaSuccess &&
               cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking) == cudaSuccess;
   if (fine) {
     f(own);
@@ -212,7 +215,7 @@ void for_windows(const StateShape& s, float* host, float* device, int count, con
 }  // namespace
 
 Result<void> CudaState::download(int count, HostState<bf16, float>& to) const {
-  return apart(stream_, "reading a sequence", [&](Stream own) {
+  return apart(recurrent_.floats(), "reading a sequence", [&](Stream own) {
     copy(to.recurrent_all().data(), recurrent_.floats(), to.recurrent_all().bytes(), own);
     for_windows(*shape_, to.window_all().data(), window(), count,
                 [&](float* host, float* device) { copy(host, device, sizeof(float) * shape_->channels, own); });
@@ -222,7 +225,9 @@ Result<void> CudaState::download(int count, HostState<bf16, float>& to) const {
 }
 
 Result<void> CudaState::upload(int count, const HostState<bf16, float>& from) {
-  return apart(stream_, "writing a sequence", [&](Stream own) {
+  // The state was cleared in the order of the stream.
+  if (cudaStreamSynchronize(stream_) != cudaSuccess) return tl::unexpected<Error>(device_error("writing a sequence"));
+  return apart(recurrent_.floats(), "writing a sequence", [&](Stream own) {
     copy(recurrent_.floats(), from.recurrent_all().data(), from.recurrent_all().bytes(), own);
     for_windows(*shape_, from.window_all().data(), window(), count,
                 [&](float* host, float* device) { copy(device, host, sizeof(float) * shape_->channels, own); });

@@ -70,6 +70,8 @@ class CudaState {
   DeviceRun run(int row, int count, int position) const;
 
   // To and from the host's form, for files: blocking, on a stream of their own. `count`: positions that are held.
+  // download() may run on another thread, as long as the state is neither changed nor destroyed and what made it, a
+  // pass or a copy, has ended.
   Result<void> download(int count, HostState<bf16, float>& to) const;
   Result<void> upload(int count, const HostState<bf16, float>& from);
 
