@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
   extern __shared__ __align__(1024) char shared_bytes[];
   Tiles& s = *reinterpret_cast<Tiles*>(shared_bytes);
   constexpr int kThreads = kWarps * kWarp, kColumnTiles = kPositions / 8, kDimTiles = kHeadDim / 8;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4;
   const int group = sizes.heads / sizes.kv_heads, kv_head = blockIdx.x % sizes.kv_heads;
   wait_for_previous();
   launch_next();
@@ -103,41 +103,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
       }
     }
 
-    const int first_position = step * kPositions;
-    if (first_position + kPositions > all_see) {
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (first_position + 8 * n + 2 * t + e % 2 >= seen[e / 2]) score[n][e] = -INFINITY;
-        }
-      }
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float high = top[h];
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) high = fmaxf(high, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
-      high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
-      high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
-      const float keep = exp2_fast(top[h] - high);
-      top[h] = high;
-      float added = 0;
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-        for (int e = 2 * h; e < 2 * h + 2; ++e) {
-          score[n][e] = exp2_fast(score[n][e] - high);
-          added += score[n][e];
-        }
-      }
-      sum[h] = sum[h] * keep + added;
-#pragma unroll
-      for (auto& tile : out) {
-        tile[2 * h] *= keep;
-        tile[2 * h + 1] *= keep;
-      }
-    }
+    float keep[2];
+    add_scores(score, step * kPositions, all_see, seen, lane, top, sum, keep);
+    scale_rows(out, keep);
 
 #pragma unroll
     for (int p = 0; p < kPositions / 16; ++p) {

@@ -43,6 +43,54 @@ __device__ inline Context find_context(const Task& task, int group, int rows, in
 }
 inline constexpr float kNoMaximum = -1e30f;  // of a row that sees nothing; finite, so that differences are numbers
 
+// Scores of one tile of columns of rows i and i + 8 become weights, 2^(score − maximum): those of positions from
+// seen[row] on are nothing. all_see: no row of the warp sees less. top, sum: running maximum and this lane's part of
+// the running sum; keep: what earlier sums, and outputs, are multiplied by.
+template <int kColumnTiles>
+__device__ __forceinline__ void add_scores(float (&score)[kColumnTiles][4], int first_position, int all_see,
+                                           const int (&seen)[2], int lane, float (&top)[2], float (&sum)[2],
+                                           float (&keep)[2]) {
+  const int t = lane % 4;
+  if (first_position + 8 * kColumnTiles > all_see) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (first_position + 8 * n + 2 * t + e % 2 >= seen[e / 2]) score[n][e] = -INFINITY;
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float high = top[h];
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) high = fmaxf(high, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
+    keep[h] = exp2_fast(top[h] - high);
+    top[h] = high;
+    float added = 0;
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+      for (int e = 2 * h; e < 2 * h + 2; ++e) {
+        score[n][e] = exp2_fast(score[n][e] - high);
+        added += score[n][e];
+      }
+    }
+    sum[h] = sum[h] * keep[h] + added;
+  }
+}
+// What was summed up before.
+template <int kTiles>
+__device__ __forceinline__ void scale_rows(float (&out)[kTiles][4], const float (&keep)[2]) {
+#pragma unroll
+  for (auto& tile : out) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) tile[e] *= keep[e / 2];
+  }
+}
+
 // Not less than there are tiles in a pass of m rows.
 inline int most_tiles(int m, int run_count, const StateSizes& sizes, int rows) {
   return m * (sizes.heads / sizes.kv_heads) / rows + run_count;

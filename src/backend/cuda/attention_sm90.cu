@@ -125,7 +125,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
     Copier{s, pool, context, sizes, layer, kv_head, steps, position + run.count}.run_all();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroupThreads / kWarp, i = lane / 4, t = lane % 4;
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroupThreads / kWarp, i = lane / 4;
     const int warp_first = task.first + warpgroup * kGroupRows + warp * kWarpRows;
     load_queries(qg, norm, run, sizes, kv_head, warp_first, lane, [&](int r, int d, __nv_bfloat16 x) {
       *reinterpret_cast<__nv_bfloat16*>(s.q[warpgroup] + chunk_offset(warp * kWarpRows + r, d / 8) + d % 8 * 2) = x;
@@ -167,38 +167,8 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
       __syncwarp();
       if (lane == 0) barrier_arrive(shared_address(&barrier));
     };
-    // score ← 2^(score − maximum), and what earlier sums and outputs are to be multiplied by.
     const auto softmax = [&](int step) {
-      const int first_position = step * kPagePositions;
-      if (first_position + kPagePositions > all_see) {
-#pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            if (first_position + 8 * n + 2 * t + e % 2 >= seen[e / 2]) score[n][e] = -INFINITY;
-          }
-        }
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float high = top[h];
-#pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n) high = fmaxf(high, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
-        high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
-        high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
-        keep[h] = exp2_fast(top[h] - high);
-        top[h] = high;
-        float added = 0;
-#pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-          for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            score[n][e] = exp2_fast(score[n][e] - high);
-            added += score[n][e];
-          }
-        }
-        sum[h] = sum[h] * keep[h] + added;
-      }
+      add_scores(score, step * kPagePositions, all_see, seen, lane, top, sum, keep);
     };
     const auto take_weights = [&] {
 #pragma unroll
@@ -227,11 +197,7 @@ __global__ void __launch_bounds__((kGroups + 1) * kGroupThreads, 1)
       wgmma_wait<0>();
       settle(out);
       release(s.empty_values[(step - 1) % kStages]);
-#pragma unroll
-      for (auto& tile : out) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) tile[e] *= keep[e / 2];
-      }
+      scale_rows(out, keep);
       take_weights();
     }
     multiply_values(steps - 1);
