@@ -149,6 +149,18 @@ __device__ __forceinline__ void expand(uint32_t word, const RowScales& s, uint32
   for (int j = 0; j < 4; ++j) a[j] = bits(__hfma2(as_half2(a[j]), s.scale[j % 2], s.bias[j % 2]));
 }
 
+template <int kRowTiles, int kTokenTiles>
+__device__ __forceinline__ void set_zero(float (&sum)[kRowTiles][kTokenTiles][4]) {
+#pragma unroll
+  for (auto& row : sum) {
+#pragma unroll
+    for (auto& tile : row) {
+#pragma unroll
+      for (float& v : tile) v = 0;
+    }
+  }
+}
+
 // sum += one group's share of W·x. codes, scales: of the warp's first row tile in a stage, this lane's; x: this lane's
 // token of each token tile.
 template <class C>
@@ -238,14 +250,7 @@ __device__ __forceinline__ void multiply(const BlockProduct& p, uint8_t* shared,
     ring.copy_inputs(s);
     commit_copies();
   }
-#pragma unroll
-  for (int r = 0; r < C::kRowTiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < C::kTokenTiles; ++n) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sum[r][n][j] = 0;
-    }
-  }
+  set_zero(sum);
   const int token_tiles = (p.tokens + 7) / 8;
   const bool live = first_tile < p.row_tiles;
   for (int step = 0; step < ring.steps; ++step) {
@@ -341,14 +346,7 @@ requires C::kFewTokens __device__ __forceinline__ void multiply(const BlockProdu
   int slot = 0, free = C::kStages - 1;
   for (int turn = 0; turn < p.turns; ++turn) {
     const int tile = first_tile + turn * C::kBlockTiles;
-#pragma unroll
-    for (int r = 0; r < C::kRowTiles; ++r) {
-#pragma unroll
-      for (int n = 0; n < C::kTokenTiles; ++n) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sum[r][n][j] = 0;
-      }
-    }
+    set_zero(sum);
     for (int group = first_group; group < p.groups && tile < p.row_tiles; group += C::kSplit) {
       wait_copies<C::kStages - 2>();
       __syncwarp();

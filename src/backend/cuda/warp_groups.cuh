@@ -4,6 +4,7 @@
 // weights from registers and activations from shared memory. Only files that end in _sm90.cu may make kernels of it.
 
 #include "backend/cuda/tile_product.cuh"
+#include "backend/cuda/wgmma.cuh"
 
 namespace calla::cuda {
 
@@ -27,25 +28,9 @@ struct GroupCut : Cut<kRowTiles_, kTokenTiles_, kRowWarps_, kSplit_, kStages_, 1
                 "the swizzle repeats in 1024 bytes");
 };
 
-// Where 64 columns of tokens lie, 128 bytes each, as wgmma wants it told: 128-byte swizzle, 1024 bytes from eight rows
-// to the next.
+// Where 64 columns of tokens lie, 128 bytes each, 1024 bytes from eight rows to the next; there is but one stripe.
 __device__ __forceinline__ uint64_t wgmma_matrix(uint32_t address) {
-  return uint64_t(address >> 4 & 0x3fff) | uint64_t{1} << 16 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 62;
-}
-// Registers written before are wgmma's from here on.
-__device__ __forceinline__ void wgmma_begin() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-// What other threads' copies and stores put into shared memory is wgmma's to read, after a barrier.
-__device__ __forceinline__ void publish_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  return descriptor(address, 1024, 16);
 }
 
 #define CALLA_D4(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
@@ -88,21 +73,6 @@ __device__ __forceinline__ void wgmma(float (&d)[kTiles][4], const uint32_t (&a)
 }
 #undef CALLA_D16
 #undef CALLA_D4
-
-// Barriers in shared memory.
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Waits for the end of the phase of this parity.
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
-  asm volatile(
-      "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@!p bra again;\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 
 // The ring as its warps see it: where step `step` lies, and which turn of the ring it is.
 template <class C>
@@ -187,14 +157,7 @@ __device__ __forceinline__ void copy_stages(const BlockProduct& p, uint32_t base
 template <int kTokens, class C>
 __device__ __forceinline__ void multiply_stages(const BlockProduct& p, const uint8_t* shared, int steps,
                                                 float (&sum)[C::kRowTiles][C::kTokenTiles][4]) {
-#pragma unroll
-  for (int r = 0; r < C::kRowTiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < C::kTokenTiles; ++n) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sum[r][n][j] = 0;
-    }
-  }
+  set_zero(sum);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, i = lane / 4, t = lane % 4;
   const int split = warp / C::kRowWarps, first_tile = warp % C::kRowWarps * C::kRowTiles;
   // wgmma counts columns in order, so here a lane needs columns 16s + {2t, 2t+1} and 16s + 8 + {2t, 2t+1} for step s.
@@ -236,13 +199,7 @@ __device__ __forceinline__ void multiply_stages(const BlockProduct& p, const uin
   }
   // Sums are not read before the last wait.
 #pragma unroll
-  for (int r = 0; r < C::kRowTiles; ++r) {
-#pragma unroll
-    for (int n = 0; n < C::kTokenTiles; ++n) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) asm volatile("" : "+f"(sum[r][n][j])::"memory");
-    }
-  }
+  for (int r = 0; r < C::kRowTiles; ++r) settle(sum[r]);
 }
 
 // As the other multiply().
