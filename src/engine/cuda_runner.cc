@@ -259,7 +259,11 @@ MemoryPlan plan_for_gpu(const RunnerModel& model, const RunnerOptions& o) {
 
 namespace {
 
-Result<cuda::Device> find_device(const RunnerModel& model, const RunnerOptions& options) {
+struct Fit {
+  cuda::Device device;
+  MemoryPlan plan;
+};
+Result<Fit> fit(const RunnerModel& model, const RunnerOptions& options) {
   CALLA_ASSIGN(const cuda::Device device, device_at(options.gpu));
   CALLA_TRY(cuda::DeviceWeights::check(model.weights));
   const MemoryPlan plan = plan_for_gpu(model, options);
@@ -271,22 +275,21 @@ Result<cuda::Device> find_device(const RunnerModel& model, const RunnerOptions& 
                             format_bytes(plan.recurrent + plan.scratch), format_bytes(device.free),
                             format_bytes(device.memory), options.context));
   }
-  return device;
+  return Fit{device, plan};
 }
 
 }  // namespace
 
 Result<void> check_gpu(const RunnerModel& model, const RunnerOptions& options) {
-  CALLA_TRY(find_device(model, options));
+  CALLA_TRY(fit(model, options));
   return {};
 }
 
 Result<std::unique_ptr<Runner>> open_cuda_runner(std::unique_ptr<RunnerModel> model, const RunnerOptions& options) {
-  CALLA_ASSIGN(const cuda::Device device, find_device(*model, options));
-  CALLA_TRY(cuda::use_device(device.index));
-  const MemoryPlan plan = plan_for_gpu(*model, options);
-  CALLA_ASSIGN(auto backend, CudaBackend::make(model->weights, *model->pool, options, device));
-  return std::make_unique<PassRunner<CudaBackend>>(std::move(model), std::move(backend), options, plan);
+  CALLA_ASSIGN(const Fit found, fit(*model, options));
+  CALLA_TRY(cuda::use_device(found.device.index));
+  CALLA_ASSIGN(auto backend, CudaBackend::make(model->weights, *model->pool, options, found.device));
+  return std::make_unique<PassRunner<CudaBackend>>(std::move(model), std::move(backend), options, found.plan);
 }
 
 }  // namespace calla
