@@ -21,6 +21,7 @@
 #include "model/state.h"
 #include "model/weights.h"
 #include "ops/linear.h"
+#include "tests/backend/nmse.h"
 
 namespace calla::testing {
 
@@ -129,18 +130,6 @@ inline void product_in_tiles(const KernelTable& k, const Linear& w, const QuantR
       k.tile_product(*tile, rows, part.groups, x, g, index, count, g == 0, y + r, y_stride);
     }
   }
-}
-
-// Normalised mean squared error: Σ(x−y)² / Σy².
-template <class A, class B>
-double nmse(const A& got, const B& want) {
-  double error = 0, power = 0;
-  for (size_t i = 0; i < std::size(want); ++i) {
-    const double d = double(got[i]) - double(want[i]);
-    error += d * d;
-    power += double(want[i]) * double(want[i]);
-  }
-  return power > 0 ? error / power : error;
 }
 
 // Every table that this machine runs.

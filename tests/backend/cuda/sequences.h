@@ -19,6 +19,7 @@
 #include "backend/reference/ops_reference.h"
 #include "base/bf16.h"
 #include "base/random.h"
+#include "tests/backend/nmse.h"
 
 namespace calla::testing {
 
@@ -73,18 +74,6 @@ inline std::vector<float> floats(const std::vector<__half>& v) {
   std::vector<float> f;
   for (const __half x : v) f.push_back(__half2float(x));
   return f;
-}
-// Σ(got − want)² / Σ want²; infinite if anything is not a number.
-template <class A, class B>
-double nmse(const A& got, const B& want) {
-  double error = 0, power = 0;
-  for (size_t i = 0; i < std::size(want); ++i) {
-    const double d = double(got[i]) - double(want[i]);
-    error += d * d;
-    power += double(want[i]) * double(want[i]);
-  }
-  if (!std::isfinite(error)) return INFINITY;
-  return power > 0 ? error / power : error;
 }
 
 // Sequences on the device and in the reference. The pool's pages are handed out in a shuffled order.
